@@ -296,6 +296,9 @@ pub enum Object {
         /// SO_PEERCRED, if that is not who has started the job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer_ids: Option<Ownership>,
+        /// Of a stream: where bytes were sent out of band in what waits.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        marks: Vec<UrgentMark>,
     },
     /// Any other socket.
     Socket(Box<SocketRecord>),
@@ -394,7 +397,7 @@ pub struct SocketRecord {
     /// What waits to be read in a unix datagram socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Datagram>,
-    /// Of a datagram socket, what was shut down: 1 reading, 2 writing.
+    /// What was shut down, where the other end of a connection does not show it: 1 reading, 2 writing.
     #[serde(default, skip_serializing_if = "is_open")]
     pub shut: u8,
     /// The program of a classic filter (SO_ATTACH_FILTER), as SO_GET_FILTER gives it: struct sock_filter, 8 bytes each.
@@ -427,6 +430,18 @@ pub struct Datagram {
     /// Who is told to have sent it, where the socket is told (SO_PASSCRED).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<Sender>,
+    /// The file of the socket that has sent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<SenderFile>,
+}
+
+/// The file of a socket whose name a message has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SenderFile {
+    /// Its permission bits.
+    pub mode: u32,
+    /// Whose it is.
+    pub owner: Option<Ownership>,
 }
 
 /// Who has sent a message: struct ucred of unix(7).
@@ -452,9 +467,7 @@ impl Sender {
 impl SocketRecord {
     /// The path of a unix socket that has one.
     pub fn path(&self) -> Option<&Path> {
-        let name = self.local.0.get(2..).filter(|_| self.domain == AF_UNIX)?;
-        let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        (len > 0).then(|| Path::new(OsStr::from_bytes(&name[..len])))
+        unix_path(&self.local.0).filter(|_| self.domain == AF_UNIX)
     }
     /// The address as people write it.
     pub fn address(&self) -> String {
@@ -471,6 +484,13 @@ impl SocketRecord {
         let address = internet_address(&self.local.0);
         address.map_or_else(|| "socket without an address".into(), |address| address.to_string())
     }
+}
+
+/// The path in a struct sockaddr_un, if it has one.
+pub fn unix_path(bytes: &[u8]) -> Option<&Path> {
+    let name = bytes.get(2..)?;
+    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    (len > 0).then(|| Path::new(OsStr::from_bytes(&name[..len])))
 }
 
 /// The address in a struct sockaddr_in or sockaddr_in6.
@@ -525,6 +545,9 @@ pub enum SocketState {
         /// Nobody has the other end any more.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         ended: bool,
+        /// Of a stream: where bytes were sent out of band in what waits.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        marks: Vec<UrgentMark>,
     },
     /// A connection that was lost: to a peer outside, by the choice of the user (`--tcp close`).
     Lost,
@@ -533,6 +556,15 @@ pub enum SocketState {
         /// What waits to be read.
         data: Vec<Blob>,
     },
+}
+
+/// Where a byte was sent out of band in a stream (MSG_OOB of send(2)), by ascending place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UrgentMark {
+    /// How many bytes of those that wait lie before it.
+    pub at: u64,
+    /// It is the next one of those that wait. Otherwise it was received, and the mark alone is left.
+    pub waits: bool,
 }
 
 /// An option of a socket.

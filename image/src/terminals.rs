@@ -4,6 +4,7 @@
 //! `process::rebuild::terminals`. Invariants: plain data.
 
 use crate::bytes::Blob;
+use crate::inode::Ownership;
 use serde::{Deserialize, Serialize};
 
 /// A pseudo-terminal.
@@ -27,6 +28,9 @@ pub struct Pty {
     pub exclusive: bool,
     /// Permission bits of `/dev/pts/N`.
     pub mode: u32,
+    /// Whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Ownership>,
     /// Foreground process group; 0: none.
     pub foreground: i32,
     /// A line that was begun and not ended, in canonical mode.

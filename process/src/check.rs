@@ -8,14 +8,13 @@
 //!
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
-use crate::capture::contents;
 use crate::capture::files::unlinked::Covered;
 use crate::capture::files::{FileReader, Holder, Look, Outside, inotify};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::written_files::Saving;
-use crate::capture::{ipc, landlock, sysv_shm};
+use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
 use crate::inject::area;
 use crate::job::adopt;
@@ -261,10 +260,11 @@ fn look_at<'a>(
     }
     found.extend(area.and_then(|area| landlock::noted(pid, live, area)));
     let mapped = memory(options, pid, area, live, found)?;
+    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     found.extend(executable(pid, live));
+    found.extend(folder(pid, inner_pid));
     // What cannot be told just now is told at the second look.
     let own = area.and_then(|area| area::own_descriptor(live, area).ok().flatten());
-    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
 }
 
@@ -439,6 +439,12 @@ fn unsaved(saving: Saving, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usiz
         .map(|one| contents::Process { pid: one.pid, tid: one.live, mapped: &one.mapped })
         .collect();
     contents::obstacles(saving, tables, &processes)
+}
+
+/// A working folder that a restart would not find.
+fn folder(pid: i32, inner_pid: i32) -> Option<Refusal> {
+    let other = cwd::current(pid, inner_pid).ok()?.foreign?;
+    Some(refuse::folder_of_another(pid, other))
 }
 
 /// The program's file. A thread of the kernel has none.

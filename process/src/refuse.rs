@@ -189,6 +189,17 @@ pub fn untraceable(tid: i32, error: &io::Error) -> Refusal {
     thread(tid, format!("cannot be traced: {error}. `holdfast doctor` says what this system allows"))
 }
 
+/// A process that works in the folder of another process or thread in /proc.
+pub fn folder_of_another(pid: i32, other: i32) -> Refusal {
+    process(
+        pid,
+        format!(
+            "its working folder is in /proc, of process or thread {other}, which has ended or is another one, so that \
+             a restart would not find it: have it change its folder, or try again"
+        ),
+    )
+}
+
 /// A process that is not dumpable: its own user may not look at it. The status file is open to everybody, the mappings
 /// are not (fs/proc/base.c, proc_mem_open).
 pub fn closed(pid: i32) -> Option<Refusal> {

@@ -9,7 +9,6 @@
 
 use crate::{scm, socket};
 use nix::fcntl::{OFlag, SpliceFFlags};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::memfd::MFdFlags;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType};
 use nix::sys::statvfs::FsFlags;
@@ -165,10 +164,18 @@ pub fn peek_with_sender(
 /// # Errors
 /// As poll.
 pub fn poll_state(fd: BorrowedFd<'_>) -> io::Result<i16> {
-    let mut entry = [PollFd::new(fd, PollFlags::empty())];
-    nix::poll::poll(&mut entry, PollTimeout::ZERO)?;
-    // All that may come unasked for is known (poll(2)): POLLERR, POLLHUP, POLLNVAL.
-    Ok(entry[0].revents().unwrap_or(PollFlags::empty()).bits())
+    poll_for(fd, 0)
+}
+
+/// The same, and what of `wanted` it is ready for (POLLPRI, POLLRDHUP ...).
+///
+/// # Errors
+/// As poll.
+pub fn poll_for(fd: BorrowedFd<'_>, wanted: i16) -> io::Result<i16> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: wanted, revents: 0 };
+    // SAFETY: one entry, which lives until the call returns. (`nix` has no name for POLLRDHUP.)
+    crate::check(i64::from(unsafe { libc::poll(&raw mut entry, 1, 0) }))?;
+    Ok(entry.revents)
 }
 
 /// `send(2)`.

@@ -63,6 +63,31 @@ static void ended_process(void)
     CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
+/* It works in the folder of one that has ended. */
+static void dead_folder(void)
+{
+    char path[64];
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) for (;;) pause();
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    CHECK(chdir(path) == 0 && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+/* And of one that has not. */
+static void folder_of_child(void)
+{
+    char path[64];
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        for (;;) pause();
+    }
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    CHECK(chdir(path) == 0);
+}
+
 /* A filter of eBPF: r0 = 0, exit. */
 static void bpf_filter(void)
 {
@@ -361,6 +386,39 @@ static void peeking(void)
     CHECK(setsockopt(9, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) == 0);
 }
 
+/* Who has sent something is told with it, so that a look ends at the byte. */
+static void urgent(void)
+{
+    int pair[2], on = 1;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && send(pair[1], "before", 6, 0) == 6);
+    if (send(pair[1], "!", 1, MSG_OOB) != 1) not_here("MSG_OOB of unix sockets");
+    keep("socketpair", pair[0]);
+    CHECK(setsockopt(9, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0);
+}
+
+static struct sockaddr_un name_of_socket = {.sun_family = AF_UNIX, .sun_path = "held.socket"};
+static int listening(void)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(fd, (struct sockaddr *)&name_of_socket, sizeof name_of_socket) == 0 && listen(fd, 5) == 0);
+    return fd;
+}
+
+static void shut(void)
+{
+    int listener = listening();
+    keep("socket", socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    CHECK(shutdown(9, SHUT_WR) == 0);
+    CHECK(connect(9, (struct sockaddr *)&name_of_socket, sizeof name_of_socket) == 0);
+    CHECK(accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0);
+}
+
+static void name(void)
+{
+    keep("socket", listening());
+    CHECK(unlink("held.socket") == 0 && open("held.socket", O_RDWR | O_CREAT | O_CLOEXEC, 0600) >= 0);
+}
+
 /* --- the process --- */
 
 static pid_t child;
@@ -397,7 +455,9 @@ int main(int argc, char **argv)
                  {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
-                 {"stuffed", stuffed}, {"many_files", many_files}, {"peeking", peeking}, {"traced", traced},
+                 {"stuffed", stuffed}, {"many_files", many_files}, {"peeking", peeking}, {"urgent", urgent},
+                 {"shut", shut}, {"name", name}, {"dead_folder", dead_folder}, {"folder_of_child", folder_of_child},
+                 {"traced", traced},
                  {"counter_memory", counter_memory},
                  {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}, {"sets", sets}};
     if (argc < 3) return 2;

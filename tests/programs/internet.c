@@ -1,5 +1,6 @@
 /* Internet sockets, both ends in this program: `internet KIND [ROUNDS]`
- * KIND: backlog (connections that were not accepted yet), group (two listeners at one port, SO_REUSEPORT), waiting (20
+ * KIND: backlog (connections that were not accepted yet), group (two listeners at one port, SO_REUSEPORT), regrouped,
+ * ungrouped (the same, and the option was taken away from both, or one), reused (SO_REUSEADDR, likewise), waiting (20
  * kB that wait to be read), urgent (data out of line), reset (connections that were reset), bound (a port that nobody
  * listens at), multicast (groups that a socket has joined), wildcard (a listener at all addresses, without
  * SO_REUSEADDR), options (of TCP and IP), pending (a connection that is made without waiting) */
@@ -110,6 +111,60 @@ static void group_round(long round)
     int other = accepted(both[0].revents ? listener : second);
     close_hard(fd);
     close_hard(other);
+}
+
+/* Both listen at one port, and what let them is not set any more. */
+static void regrouped_prepare(void)
+{
+    group_prepare();
+    set(listener, SOL_SOCKET, SO_REUSEPORT, 0);
+    set(second, SOL_SOCKET, SO_REUSEPORT, 0);
+}
+
+static void regrouped_round(long round)
+{
+    (void)round;
+    CHECK(get(listener, SOL_SOCKET, SO_REUSEPORT) == 0 && get(second, SOL_SOCKET, SO_REUSEPORT) == 0);
+}
+
+static void ungrouped_prepare(void)
+{
+    group_prepare();
+    set(listener, SOL_SOCKET, SO_REUSEPORT, 0);
+}
+
+static void ungrouped_round(long round)
+{
+    (void)round;
+    CHECK(get(listener, SOL_SOCKET, SO_REUSEPORT) == 0 && get(second, SOL_SOCKET, SO_REUSEPORT) == 1);
+}
+
+/* Two sockets of UDP, likewise; and two of TCP, of which one listens. */
+static int datagrams[2], streams[2];
+static void reused_prepare(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof at;
+    for (int i = 0; i < 2; i++) {
+        CHECK((datagrams[i] = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0);
+        set(datagrams[i], SOL_SOCKET, SO_REUSEADDR, 1);
+        CHECK(bind(datagrams[i], (struct sockaddr *)&at, sizeof at) == 0);
+        CHECK(getsockname(datagrams[i], (struct sockaddr *)&at, &len) == 0);
+    }
+    set(datagrams[0], SOL_SOCKET, SO_REUSEADDR, 0);
+    for (int i = 0; i < 2; i++) streams[i] = bound(INADDR_LOOPBACK, AGAIN);
+    CHECK(listen(streams[0], 5) == 0);
+    set(streams[1], SOL_SOCKET, SO_REUSEADDR, 0);
+}
+
+static void reused_round(long round)
+{
+    (void)round;
+    CHECK(get(datagrams[0], SOL_SOCKET, SO_REUSEADDR) == 0 && get(datagrams[1], SOL_SOCKET, SO_REUSEADDR) == 1);
+    CHECK(get(streams[0], SOL_SOCKET, SO_REUSEADDR) == 1 && get(streams[1], SOL_SOCKET, SO_REUSEADDR) == 0);
+    int fd = connected();
+    close_hard(accepted(streams[0]));
+    close_hard(fd);
 }
 
 static void waiting_prepare(void)
@@ -265,6 +320,9 @@ int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"backlog", listen_prepare, backlog_round},
                                         {"group", group_prepare, group_round},
+                                        {"regrouped", regrouped_prepare, regrouped_round},
+                                        {"ungrouped", ungrouped_prepare, ungrouped_round},
+                                        {"reused", reused_prepare, reused_round},
                                         {"waiting", waiting_prepare, waiting_round},
                                         {"urgent", pair_prepare, urgent_round},
                                         {"reset", listen_prepare, reset_round}, {"bound", bound_prepare, bound_round},

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 
 static int plain[2], packets, packets_slave, fresh, closed, dead, control[2], other_slave;
@@ -58,6 +59,9 @@ static void open_all(void)
     char status[8];
     if (poll(&p, 1, 50) == 1) CHECK(read(packets, status, sizeof status) == 1); /* tells of the change */
     fresh = master(); /* locked, nobody has opened its slave */
+    /* only root may give it away */
+    if (getuid() == 0) CHECK(chown(ptsname(fresh), 1234, 1235) == 0);
+    CHECK(chmod(ptsname(fresh), 0604) == 0);
     closed = master();
     CHECK(close(slave(closed, O_RDWR)) == 0);
     int gone = master();
@@ -113,6 +117,9 @@ static void check_states(void)
     CHECK(ioctl(fresh, TIOCGPTLCK, &state) == 0 && state == 1 && open(ptsname(fresh), O_RDWR | O_NOCTTY) == -1);
     struct pollfd p = {fresh, POLLIN, 0};
     CHECK(poll(&p, 1, 0) == 0);
+    struct stat file;
+    CHECK(stat(ptsname(fresh), &file) == 0 && (file.st_mode & 07777) == 0604);
+    CHECK(file.st_uid == (getuid() == 0 ? 1234 : getuid()) && (getuid() != 0 || file.st_gid == 1235));
     CHECK(read(closed, &byte, 1) == -1 && errno == EIO);
     CHECK(read(dead, &byte, 1) == 0 && write(dead, "x", 1) == -1 && errno == EIO);
 }

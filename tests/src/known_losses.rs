@@ -49,6 +49,18 @@ pub const LOSSES: &[Loss] = &[
         "datagrams that were not read, UDP_CORK with data, UDP_ENCAP",
         "lost, as the network may lose them",
     ),
+    loss("TCP", "shutdown for writing alone, before it is connected", "open again: it was not told"),
+    loss(
+        "sockets",
+        "the mark of a byte out of band that was received, behind all that waits in a unix stream",
+        "gone: it was not told",
+    ),
+    loss(
+        "sockets",
+        "user in SO_PEERCRED of a unix connection that was not accepted yet, where another process than the one that \
+         has it has made it",
+        "the one that has it: who made it was not told",
+    ),
     loss("UDP", "shutdown for writing, where the kernel has no diag of UDP", "open again"),
     loss(
         "IP",

@@ -216,6 +216,19 @@ macro_rules! refused {
             full_connection: "held" "stuffed" "60" =>
                 "A TCP connection to oneself with more on its way than its reader has room for",
                 refused "fd 9" "whose reader is slow" "bytes of data on its way" "try again" "SO_RCVBUF" "unix socket";
+            byte_out_of_band_with_credentials: "held" "urgent" "60" =>
+                "A byte out of band that waits in a unix stream with SO_PASSCRED",
+                refused "fd 9" "MSG_OOB" "try again";
+            shut_before_it_was_connected: "held" "shut" "15" =>
+                "A unix connection of which one end was shut down before it was connected",
+                refused "fd 9" "before it was connected";
+            name_of_a_file: "held" "name" "15" => "A unix socket whose name is that of a file by now",
+                refused "fd 9" "held.socket" "no socket" "rename that file";
+            folder_of_an_ended_process: "held" "dead_folder" "60" =>
+                "A working folder in /proc, of a process that has ended",
+                refused "process" "its working folder is in /proc" "change its folder";
+            folder_of_a_child: "held" "folder_of_child" "60" => "A working folder in /proc, of a child",
+                refused "process" "its working folder is in /proc" "change its folder";
             offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits",
                 refused "fd 9" "SO_PEEK_OFF";
             semaphores_without_libholdfast: "ipc-static" "semaphores" "45" =>

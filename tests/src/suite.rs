@@ -265,6 +265,10 @@ macro_rules! suite {
                 opened_namespaces: "opened" "namespaces" => "Its own namespaces, open (/proc/self/ns)";
                 opened_reading: "opened" "reading" => "A read-only file whose mode was changed";
                 wandering: "wandering" => "A current directory and a umask that change";
+                own_proc_thread: "own_proc" "thread" => "/proc/thread-self: files and a folder, open";
+                own_proc_folder: "own_proc" "folder" => "/proc/self as the working folder";
+                own_proc_task: "own_proc" "task" => "/proc/thread-self as the working folder";
+                #[short] own_proc_child: "own_proc" "child" => "/proc/self and /proc/thread-self of a child";
                 mirrors: "mirrors" => "/proc/self: exe, maps, fd, status, limits";
                 standard_closed: "standard" "closed" => "Closed standard streams";
                 #[short] renamed: "renamed" =>
@@ -330,8 +334,30 @@ macro_rules! suite {
                 unixes_options: "unixes" "options" => "Options of unix sockets";
                 internet_backlog: "internet" "backlog" => "TCP connections that were not accepted yet";
                 internet_group: "internet" "group" => "SO_REUSEPORT";
+                internet_regrouped: "internet" "regrouped" =>
+                    "Two listeners at one port, without SO_REUSEPORT by now";
+                #[short] internet_ungrouped: "internet" "ungrouped" =>
+                    "Two listeners at one port, of which one has SO_REUSEPORT still";
+                internet_reused: "internet" "reused" => "Ports that were shared by SO_REUSEADDR, which is gone by now";
                 internet_waiting: "internet" "waiting" => "A TCP connection with 20 kB that wait";
                 internet_urgent: "internet" "urgent" => "Urgent data of TCP";
+                urgent_unix: "urgent" "unix" => "A byte out of band that waits in a unix stream";
+                urgent_unix_front: "urgent" "unix_front" => "One of a unix stream, with nothing before it";
+                urgent_unix_inline: "urgent" "unix_inline" => "One of a unix stream, in line (SO_OOBINLINE)";
+                urgent_unix_received: "urgent" "unix_received" => "One of a unix stream, received: its mark";
+                #[short] urgent_tcp: "urgent" "tcp" => "A byte out of band that waits in a TCP connection";
+                urgent_tcp_front: "urgent" "tcp_front" => "One of a TCP connection, with nothing before it";
+                urgent_tcp_inline: "urgent" "tcp_inline" => "One of a TCP connection, in line (SO_OOBINLINE)";
+                urgent_tcp_received: "urgent" "tcp_received" => "One of a TCP connection, received: its mark";
+                shut_unix: "shut" "unix" => "A unix socket that was shut down before it is connected";
+                shut_listener: "shut" "listener" => "A unix listener that was shut down";
+                shut_tcp: "shut" "tcp" => "A TCP socket that was shut down before it is connected";
+                #[short] shut_reading: "shut" "reading" => "A TCP connection of which one end was shut for reading";
+                shut_both: "shut" "both" =>
+                    "A TCP connection of which one end was shut for reading and writing";
+                names_lower: "names" "lower" => "A unix listener whose name another one with a lower number has";
+                names_swapped: "names" "swapped" => "Two unix listeners that have each other's name";
+                names_sender: "names" "sender" => "Unix datagrams in flight whose senders were closed";
                 internet_reset: "internet" "reset" => "A TCP connection that was reset";
                 internet_bound: "internet" "bound" => "A bound TCP port without a listener";
                 #[short] internet_multicast: "internet" "multicast" => "Multicast groups";

@@ -148,12 +148,15 @@ pub fn surroundings(
     let pid = target.pid;
     let &(live, _) = ids.first().ok_or(CutError::Gone)?;
     let comm = |tid| comms.get(&tid).cloned().unwrap_or_default();
+    let inner = ids.iter().find(|(tid, _)| *tid == pid).map_or(pid, |(_, inner)| *inner);
+    let cwd = cwd::current(pid, inner)?;
+    refuse::unless_empty(cwd.foreign.map(|other| refuse::folder_of_another(pid, other)))?;
     Ok(Surroundings {
         own: area::own_descriptor(live, &target.area)?,
         around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid)).collect(),
         limits: state::limits(pid),
         exe: procfs::link(&format!("/proc/{pid}/exe"))?,
-        cwd: cwd::current(pid)?,
+        cwd,
     })
 }
 

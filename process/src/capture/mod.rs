@@ -33,6 +33,7 @@ pub mod map_flags;
 pub mod maps;
 pub mod mlock;
 pub mod name_caches;
+pub mod own_proc;
 pub mod processor;
 pub mod regions;
 pub mod running_files;

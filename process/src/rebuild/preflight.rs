@@ -7,6 +7,7 @@ use super::file_role::Role;
 use super::job::Job;
 use super::new_process::socket_files;
 use super::paths::Opener;
+use super::proc_self;
 use super::processor;
 use super::renamed;
 use super::shared_files::{SharedFiles, shown};
@@ -44,6 +45,10 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
         lines.extend(socket_files::other_owner(socket, cwd));
     }
     for (index, description) in job.descriptions().iter().enumerate() {
+        // It is not this process's.
+        if proc_self::of_self(&description.object).is_some() {
+            continue;
+        }
         let obstacle = match record.files.content_of(&description.object) {
             Some(content) => without_folder(content),
             None if is_shared(&description.object, &shared) => None,

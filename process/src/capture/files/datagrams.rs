@@ -6,7 +6,7 @@
 
 use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, unreadable};
 use super::sockets::{directed, not_supported, record};
-use super::{FileReader, Found, Look, Obstacle};
+use super::{FileReader, Found, Look, Obstacle, socket_files};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Datagram, Object, Sender, SocketOption, SocketState};
 use holdfast_sys::{fd, poll, scm, socket};
@@ -30,7 +30,12 @@ impl FileReader<'_> {
     ///
     /// # Errors
     /// Why it cannot be kept.
-    pub(super) fn datagrams(&self, taken: &OwnedFd, waiting: bool) -> Result<Vec<Datagram>, Obstacle> {
+    pub(super) fn datagrams(
+        &self,
+        found: &Found,
+        taken: &OwnedFd,
+        waiting: bool,
+    ) -> Result<Vec<Datagram>, Obstacle> {
         if self.look == Look::Running {
             if waiting && !is_named(taken) {
                 return Err(NAMELESS.into());
@@ -52,7 +57,12 @@ impl FileReader<'_> {
         fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
         let messages = peek_all(taken, |sender| self.known_sender(sender));
         fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, -1).map_err(unreadable)?;
-        messages
+        let mut messages = messages?;
+        let pid = self.holders[found.holder].pid;
+        for message in &mut messages {
+            message.file = socket_files::of_sender(pid, &message.from.0);
+        }
+        Ok(messages)
     }
 
     /// Who has sent a message, as the processes know it.
@@ -122,7 +132,7 @@ fn peek_all(taken: &OwnedFd, known: impl Fn(scm::Sender) -> Sender) -> Result<Ve
             return Err(Obstacle::Passing(EMPTY.into()));
         }
         let sender = seen.sender.map(&known);
-        messages.push(Datagram { from: Blob(seen.address), data: Blob(data), sender });
+        messages.push(Datagram { from: Blob(seen.address), data: Blob(data), sender, file: None });
     }
 }
 
@@ -150,6 +160,7 @@ mod tests {
                 from: Blob(from.to_vec()),
                 data: Blob(data.to_vec()),
                 sender: None,
+                file: None,
             };
             assert_eq!(seen, [message(&from, b"one"), message(b"", b"second")]);
         }

@@ -3,7 +3,7 @@
 //! Called by `files` and `sockets`, on duplicates of the program's descriptors. Inside the stop everything is read,
 //! with tee(2) and MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
 
-use super::Obstacle;
+use super::{Obstacle, urgent};
 use holdfast_sys::fd;
 use holdfast_sys::scm::Sender;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// SO_PEEK_OFF as it is at first.
-const NO_PEEK_OFFSET: i32 = -1;
+pub(super) const NO_PEEK_OFFSET: i32 = -1;
 pub(super) const DESCRIPTORS: &str = "a message with descriptors that was not read yet; try again";
 const EMPTY: &str = "its data cannot be read: an empty message cannot be told from the end";
 /// Longest message that is kept.
@@ -84,6 +84,11 @@ fn partly(got: usize, waiting: usize) -> Obstacle {
     Obstacle::Passing(format!("only {got} of {waiting} waiting bytes can be seen; try again"))
 }
 
+/// Whether a piece is of this sender, who is known here.
+fn is_known_as(piece: &Seen, sender: Option<Sender>) -> bool {
+    piece.sender == sender && sender.is_some_and(|sender| sender.pid != 0)
+}
+
 /// A stream whose bytes several have sent, sender by sender.
 fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> {
     let (mut pieces, mut rest) = (Vec::new(), waiting);
@@ -93,6 +98,10 @@ fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> 
         match fd::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
             Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
             Ok((0, ..)) => break Err(partly(waiting - rest, waiting)),
+            // What ends a piece of one sender is the mark of a byte that was received out of band.
+            Ok((_, false, sender)) if pieces.last().is_some_and(|last: &Seen| is_known_as(last, sender)) => {
+                break Err(urgent::hidden());
+            }
             Ok((got, false, sender)) => {
                 data.truncate(got);
                 pieces.push(Seen { data, sender });
@@ -108,8 +117,9 @@ fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> 
     result
 }
 
-/// Whether [`peek`] could be done now, as far as can be known while the program goes on with the socket: of
-/// messages only the first is seen, because seeing the others means setting SO_PEEK_OFF.
+/// Whether [`peek`], or [`urgent::stream`], could be done now, as far as can be known while the program goes on with
+/// the socket: only the first message is seen, and a stream up to the next sender or a byte out of band, because seeing
+/// more means setting SO_PEEK_OFF.
 pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle> {
     if waiting(socket).map_err(unreadable)? == 0 {
         return Ok(());
@@ -128,16 +138,23 @@ pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle>
     }
 }
 
-/// The same of a stream. A difference counts only if nothing came or went meanwhile.
+/// The same of a stream. What was there counts only if nothing came or went meanwhile.
 fn glance_at_stream(socket: &OwnedFd) -> Result<(), Obstacle> {
     let before = waiting(socket).map_err(unreadable)?;
-    let seen = peek(socket, libc::SOCK_STREAM);
+    let seen = fd::peek(socket.as_fd(), &mut vec![0_u8; before], libc::MSG_DONTWAIT);
+    let hidden = urgent::hidden_by_senders(socket);
     let after = waiting(socket).map_err(unreadable)?;
-    if before == after { seen.map(|_| ()) } else { Ok(()) }
+    match seen {
+        _ if before != after => Ok(()),
+        Ok((_, true)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
+        Ok((_, false)) => hidden.map_or(Ok(()), Err),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(unreadable(error).into()),
+    }
 }
 
 /// Bytes that wait to be read; of messages, those of the first.
-fn waiting(fd: &OwnedFd) -> io::Result<usize> {
+pub(super) fn waiting(fd: &OwnedFd) -> io::Result<usize> {
     const FIONREAD: libc::c_ulong = 0x541b;
     Ok(usize::try_from(fd::ioctl_int(fd.as_fd(), FIONREAD)?).unwrap_or(0))
 }
@@ -151,7 +168,7 @@ pub(super) fn long_message() -> io::Error {
 }
 
 /// Whether the program has set SO_PEEK_OFF (socket(7)); kernels before 6.9 do not know it for TCP.
-fn has_peek_offset(socket: &OwnedFd) -> bool {
+pub(super) fn has_peek_offset(socket: &OwnedFd) -> bool {
     fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).is_ok_and(|offset| offset != NO_PEEK_OFFSET)
 }
 
@@ -235,7 +252,7 @@ mod tests {
         assert_eq!(peek(&reader, libc::SOCK_STREAM).unwrap(), [plain]);
         // An offset of the program's own stays where it is.
         fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 2).unwrap();
-        assert!(peek(&reader, libc::SOCK_STREAM).is_err() && glance(&reader, libc::SOCK_STREAM).is_err());
+        assert!(urgent::stream(&reader, false).is_err() && glance(&reader, libc::SOCK_STREAM).is_err());
         assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), 2);
     }
 

@@ -17,12 +17,14 @@ mod multicast;
 mod obstacle;
 mod places;
 mod proc_self;
+mod shut;
 mod socket_files;
 mod socket_options;
 mod sockets;
 mod streams;
 mod terminals;
 pub mod unlinked;
+mod urgent;
 
 use super::hardlinks;
 use super::identity::{born_ns, inode_of, mtime_ns, owner_of};

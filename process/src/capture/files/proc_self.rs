@@ -3,36 +3,24 @@
 //! Used by `files`. They are named so that the process finds its own in the next life too.
 
 use super::{FileReader, Found, Holder};
+use crate::capture::own_proc;
 use holdfast_sys::procfs;
 
 impl FileReader<'_> {
-    /// A file of the process's own folder in /proc is named so that it is its own in the next life too, whatever the
-    /// mount of /proc.
+    /// A path as the process that has it open finds it in the next life, too.
     pub(super) fn own_proc_path(&self, found: &Found, path: &[u8]) -> Vec<u8> {
-        let holder = &self.holders[found.holder];
-        for pid in [holder.pid, holder.inner_pid] {
-            if let Some(rest) = path.strip_prefix(format!("/proc/{pid}").as_bytes())
-                && (rest.is_empty() || rest.starts_with(b"/"))
-            {
-                return [b"/proc/self", rest].concat();
-            }
-        }
-        path.to_vec()
+        own_proc::named(path, self.ids(found))
     }
 
-    /// The process or thread that a file of /proc is about, if it is not there when a restart opens files: only
-    /// process 1 and the one that has the file are.
+    /// The process or thread that a file of /proc is about, if it is not there when a restart opens files.
     pub(super) fn foreign_process(&self, found: &Found, path: &[u8]) -> Option<i32> {
-        let mut parts = path.strip_prefix(b"/proc/")?.split(|byte| *byte == b'/');
-        let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse::<i32>().ok();
-        let pid = number(parts.next()?)?;
-        let Holder { pid: outer, inner_pid: inner, .. } = self.holders[found.holder];
-        if ![1, outer, inner].contains(&pid) {
-            return Some(pid);
-        }
-        // `/proc/PID/task/TID`
-        let tid = (parts.next()? == b"task").then(|| number(parts.next()?))??;
-        (tid != pid).then_some(tid)
+        own_proc::foreign(path, self.ids(found))
+    }
+
+    /// Of the process that has it open, here and as it sees itself.
+    fn ids(&self, found: &Found) -> [i32; 2] {
+        let holder = &self.holders[found.holder];
+        [holder.pid, holder.inner_pid]
     }
 
     /// Where the process finds a namespace that it has open (`net:[4026531840]`), if it is one that it is in.

@@ -6,7 +6,7 @@
 use crate::capture::hardlinks;
 use crate::capture::identity::owner_of;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::SocketRecord;
+use holdfast_image::record::{SenderFile, SocketRecord, unix_path};
 use holdfast_sys::fd;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -16,9 +16,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Completes the record of a socket that has a path. `inode`: what the kernel says of its file, lower half.
-pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
-    let Some(path) = record.path() else { return };
-    let path = Path::new(&format!("/proc/{pid}/cwd")).join(path);
+///
+/// # Errors
+/// Its name is that of a file by now which is no socket: a restart could not bind it there.
+pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) -> Result<(), String> {
+    let Some(name) = record.path().map(Path::to_owned) else { return Ok(()) };
+    let path = Path::new(&format!("/proc/{pid}/cwd")).join(&name);
     let here = fs::symlink_metadata(&path);
     let is_it = |found: &Metadata| {
         found.file_type().is_socket() && inode.is_none_or(|inode| lower(found.ino()) == inode)
@@ -29,14 +32,32 @@ pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
         record.mode = found.mode() & 0o7777;
         record.owner = Some(owner_of(&found));
         record.renamed = Some(Name(name.into_vec()));
-        return;
+        return Ok(());
     }
     record.deleted = here.as_ref().map_or_else(
         |error| error.kind() == io::ErrorKind::NotFound,
         |found| !is_it(found) && !may_be(&path, found),
     );
     record.owner = here.as_ref().ok().filter(|_| !record.deleted).map(owner_of);
+    if record.deleted && here.as_ref().is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(format!(
+            "its name {} is that of a file by now that is no socket, where a restart could not bind it: remove or \
+             rename that file, or close the socket",
+            name.display()
+        ));
+    }
     record.mode = here.map_or(0o777, |found| found.mode()) & 0o7777;
+    Ok(())
+}
+
+/// The file of a socket that has sent a message and may be gone by now.
+pub(super) fn of_sender(pid: i32, address: &[u8]) -> Option<SenderFile> {
+    let path = unix_path(address)?;
+    let found = fs::symlink_metadata(Path::new(&format!("/proc/{pid}/cwd")).join(path)).ok()?;
+    found
+        .file_type()
+        .is_socket()
+        .then(|| SenderFile { mode: found.mode() & 0o7777, owner: Some(owner_of(&found)) })
 }
 
 /// Whether a file may be it though it has another inode: where the kernel's inodes are not those of the files
@@ -103,22 +124,22 @@ mod tests {
                 peer_ids: None,
                 made_by: None,
             };
-            look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record);
-            (record.deleted, record.renamed)
+            look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record)?;
+            Ok::<_, String>((record.deleted, record.renamed))
         };
         let name = |path: &Path| Some(Name(path.file_name().unwrap().as_bytes().to_vec()));
-        assert_eq!(seen(), (false, None));
+        assert_eq!(seen(), Ok((false, None)));
         fs::rename(&first, &second).unwrap();
-        assert_eq!(seen(), (false, name(&second)));
+        assert_eq!(seen(), Ok((false, name(&second))));
         let other = UnixListener::bind(&first).unwrap();
-        assert_eq!(seen(), (false, name(&second)), "another one has the name");
+        assert_eq!(seen(), Ok((false, name(&second))), "another one has the name");
         fs::remove_file(&second).unwrap();
-        assert_eq!(seen(), (true, None), "its own name is gone, and another one has its old one");
+        assert_eq!(seen(), Ok((true, None)), "its own name is gone, and another one has its old one");
         drop(other);
         fs::remove_file(&first).unwrap();
-        assert_eq!(seen(), (true, None));
+        assert_eq!(seen(), Ok((true, None)));
         fs::write(&first, "x").unwrap();
-        assert_eq!(seen(), (true, None));
+        assert!(seen().unwrap_err().contains("no socket"));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -5,14 +5,14 @@
 //! still on its way cannot be seen.
 
 use super::in_flight::{glance, peek};
+use super::shut;
 use super::socket_files;
 use super::socket_options::options;
+use super::urgent::{self, Waiting};
 use super::{FileReader, Found, Look, Obstacle};
 use crate::capture::name_caches;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{
-    Object, Ownership, Sender, SocketOption, SocketRecord, SocketState, internet_address,
-};
+use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::{fd, objects, sock_diag, unix_socket};
@@ -29,6 +29,9 @@ const FEW_SOCKETS: usize = 16;
 const NOT_ACCEPTED: &str =
     "a connection to the program itself that was not accepted yet, with data in it; try again";
 const ON_ITS_WAY: &str = "a TCP connection with data on its way, or that is being closed; try again";
+const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
+                              band (MSG_OOB); try again when it was received";
+const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
 const AF_INET: i32 = libc::AF_INET;
 const AF_INET6: i32 = libc::AF_INET6;
 
@@ -88,7 +91,10 @@ impl FileReader<'_> {
                 if !self.listens_at(&peer, libc::AF_UNIX) {
                     return refused();
                 }
-                if fd::ioctl_int(taken.as_fd(), SIOCOUTQ).unwrap_or(1) > 0 || kernel.shut {
+                if fd::ioctl_int(taken.as_fd(), SIOCOUTQ).unwrap_or(1) > 0
+                    || kernel.shut
+                    || kernel.shut_reading
+                {
                     return Err(Obstacle::Passing(NOT_ACCEPTED.into()));
                 }
                 SocketState::Pending { peer }
@@ -97,23 +103,20 @@ impl FileReader<'_> {
                 let other = self.take(peer)?;
                 let named =
                     |end: &OwnedFd| socket::local_address(end.as_fd()).is_ok_and(|name| name.len() > 2);
-                let mutual = self.kernels(number).is_some_and(|other| other.peer == Some(found.inode));
+                let theirs = self.kernels(number);
+                let mutual = theirs.is_some_and(|other| other.peer == Some(found.inode));
                 if mutual && !named(taken) && !named(&other) {
                     return self.pair(taken, found.inode.min(number), socket_type, &kernel);
                 }
                 if is_datagram {
                     directed_to(taken, Some(number))?
+                } else if theirs.is_some_and(|other| !shut::is_known_to(&kernel, &other)) {
+                    return Err(shut::BEFORE.into());
                 } else {
-                    let (data, senders) = self.data(taken, socket_type)?;
-                    let connection = found.inode.min(number);
-                    SocketState::Connected {
-                        connection,
-                        peer: peer_of(taken)?,
-                        data,
-                        senders,
-                        shut: kernel.shut,
-                        ended: false,
-                    }
+                    let Waiting { data, senders, marks } = self.data(taken, (libc::AF_UNIX, socket_type))?;
+                    let (connection, peer) = (found.inode.min(number), peer_of(taken)?);
+                    let (shut, ended) = (kernel.shut, false);
+                    SocketState::Connected { connection, peer, data, senders, marks, shut, ended }
                 }
             }
             // As to the system's log: whoever listens there then will do.
@@ -125,27 +128,17 @@ impl FileReader<'_> {
                 return self.inherited(found, Obstacle::Apart(not_supported(taken, found.inode)));
             }
         };
-        let messages = if is_datagram { self.datagrams(taken, kernel.waiting > 0)? } else { Vec::new() };
+        let messages =
+            if is_datagram { self.datagrams(found, taken, kernel.waiting > 0)? } else { Vec::new() };
         let pid = self.holders[found.holder].pid;
         let mut object = record(taken, (libc::AF_UNIX, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;
-            socket_files::look(pid, kernel.file, socket);
+            socket_files::look(pid, kernel.file, socket)?;
             socket.number = (is_datagram && socket.deleted).then_some(found.inode);
-            if is_datagram {
-                socket.shut = u8::from(kernel.shut_reading) | u8::from(kernel.shut) << 1;
-            }
+            socket.shut = shut::of_unix(&kernel, &socket.state);
         }
         Ok(object)
-    }
-
-    /// What was shut down of a UDP socket. A kernel without diag of UDP tells of reading alone (net/core/datagram.c,
-    /// datagram_poll).
-    fn udp_shut(&self, found: &Found, taken: &OwnedFd) -> u8 {
-        match self.udp.get_or_init(|| sock_diag::udp_shut().ok()) {
-            Some(all) => all.get(&found.inode).copied().unwrap_or(0),
-            None => u8::from(fd::poll_state(taken.as_fd()).is_ok_and(|state| state & libc::POLLRDHUP != 0)),
-        }
     }
 
     /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the
@@ -184,11 +177,13 @@ impl FileReader<'_> {
             return self.inherited(found, not_supported(taken, found.inode));
         };
         let mut object = record(taken, (domain, socket_type), state)?;
-        if let Object::Socket(socket) = &mut object
-            && socket_type == libc::SOCK_DGRAM
-        {
-            socket.options.extend(self.joined(taken, domain));
-            socket.shut = self.udp_shut(found, taken);
+        if let Object::Socket(socket) = &mut object {
+            if socket_type == libc::SOCK_DGRAM {
+                socket.options.extend(self.joined(taken, domain));
+                socket.shut = self.udp_shut(found, taken);
+            } else {
+                socket.shut = shut::of_tcp(taken, &socket.state);
+            }
         }
         Ok(object)
     }
@@ -204,12 +199,13 @@ impl FileReader<'_> {
             return Err("a filter of a socket pair is not supported".into());
         }
         let option = |option| fd::socket_option(taken.as_fd(), option).unwrap_or(0).cast_unsigned();
-        let (data, senders) = self.data(taken, socket_type)?;
+        let Waiting { data, senders, marks } = self.data(taken, (libc::AF_UNIX, socket_type))?;
         Ok(Object::SocketPair {
             pair: number,
             socket_type: socket_type.cast_unsigned(),
             data,
             senders,
+            marks,
             send_buffer: option(libc::SO_SNDBUF),
             receive_buffer: option(libc::SO_RCVBUF),
             send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
@@ -235,7 +231,10 @@ impl FileReader<'_> {
             }
             // An error waits to be told: it was reset. Otherwise both ends have sent their last, or it was told.
             let is_reset = fd::poll_state(taken.as_fd()).is_ok_and(|state| state & libc::POLLERR != 0);
-            let over = || Ok(SocketState::Over { data: self.data(taken, libc::SOCK_STREAM)?.0 });
+            let over = || match self.data(taken, TCP)? {
+                Waiting { data, marks, .. } if marks.is_empty() => Ok(SocketState::Over { data }),
+                _ => Err(Obstacle::Passing(OVER_WITH_MARK.into())),
+            };
             return if is_reset { Ok(SocketState::Lost) } else { over() }.map(Some);
         }
         let all = self.streams.get_or_init(|| self.internet_streams());
@@ -245,10 +244,18 @@ impl FileReader<'_> {
             // Closed by whoever of the job had it: what it has sent can still be read.
             if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
-                let (data, senders) = self.data(taken, libc::SOCK_STREAM)?;
+                let Waiting { data, senders, marks } = self.data(taken, TCP)?;
                 self.free_after_death(taken);
                 let (shut, ended) = (false, true);
-                return Ok(Some(SocketState::Connected { connection, peer, data, senders, shut, ended }));
+                return Ok(Some(SocketState::Connected {
+                    connection,
+                    peer,
+                    data,
+                    senders,
+                    marks,
+                    shut,
+                    ended,
+                }));
             }
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
             let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET));
@@ -270,20 +277,26 @@ impl FileReader<'_> {
             return Err(Obstacle::Passing(if unsent > 0 { unsent_data(unsent) } else { ON_ITS_WAY.into() }));
         }
         self.free_after_death(taken);
-        let (data, senders) = self.data(taken, libc::SOCK_STREAM)?;
+        let Waiting { data, senders, marks } = self.data(taken, TCP)?;
         let connection = own.inode.min(other.inode);
         let (peer, shut) = (peer_of(taken)?, is_shut(&info));
-        Ok(Some(SocketState::Connected { connection, peer, data, senders, shut, ended: false }))
+        Ok(Some(SocketState::Connected { connection, peer, data, senders, marks, shut, ended: false }))
     }
 
     /// What waits to be read; nothing while the program runs on: then only whether it could be read.
-    fn data(&self, taken: &OwnedFd, socket_type: i32) -> Result<(Vec<Blob>, Vec<Sender>), Obstacle> {
+    fn data(&self, taken: &OwnedFd, (domain, socket_type): (i32, i32)) -> Result<Waiting, Obstacle> {
         if self.look == Look::Running {
-            return glance(taken, socket_type).map(|()| (Vec::new(), Vec::new()));
+            return glance(taken, socket_type).map(|()| Waiting::default());
+        }
+        if socket_type == libc::SOCK_STREAM
+            && let Some(waiting) = urgent::stream(taken, domain != libc::AF_UNIX)?
+        {
+            return Ok(waiting);
         }
         let seen = peek(taken, socket_type)?;
         let senders = seen.iter().filter_map(|seen| Some(self.known_sender(seen.sender?))).collect();
-        Ok((seen.into_iter().map(|seen| Blob(seen.data)).collect(), senders))
+        let data = seen.into_iter().map(|seen| Blob(seen.data)).collect();
+        Ok(Waiting { data, senders, marks: Vec::new() })
     }
 
     /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead

@@ -7,11 +7,12 @@
 //! the stop, in which nobody reads, and put back ([`terminal::begun_line`]).
 
 use super::{FileReader, Found, Holder, Look, Obstacle};
+use crate::capture::identity::owner_of;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, Pty};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{fd, terminal};
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -105,7 +106,10 @@ impl FileReader<'_> {
         let group = terminal::foreground(master).unwrap_or(0);
         let inner = Status::read(group, group).ok().and_then(|status| status.innermost("NStgid"));
         let holder = self.holders[found.holder].pid;
-        let mode = fs::metadata(format!("/proc/{holder}/root/dev/pts/{number}"));
+        // Not opened (O_PATH), which the master would see. A kernel before 4.13 does not lead from it to the slave.
+        let file = terminal::open_slave(master, libc::O_PATH.cast_unsigned())
+            .and_then(|slave| File::from(slave).metadata());
+        let file = file.or_else(|_| fs::metadata(format!("/proc/{holder}/root/dev/pts/{number}")));
         Ok(Pty {
             number,
             hung_up: false,
@@ -115,7 +119,8 @@ impl FileReader<'_> {
             packets: terminal::packets(master).map_err(failed)?,
             locked: terminal::is_locked(master).map_err(failed)?,
             exclusive: false,
-            mode: mode.map_or(0o620, |metadata| metadata.permissions().mode() & 0o7777),
+            mode: file.as_ref().map_or(0o620, |metadata| metadata.permissions().mode() & 0o7777),
+            owner: file.as_ref().ok().map(owner_of),
             foreground: inner.unwrap_or(group),
             line: Blob::default(),
         })

@@ -20,11 +20,9 @@ use holdfast_image::record::ProcessRecord;
 const OF_MEMORY: [&[u8]; 8] =
     [b"mem", b"environ", b"auxv", b"maps", b"smaps", b"smaps_rollup", b"numa_maps", b"pagemap"];
 
-fn shows_memory(path: &[u8]) -> bool {
-    path.strip_prefix(b"/proc/self/").is_some_and(|rest| {
-        let mut parts = rest.rsplit(|byte| *byte == b'/');
-        parts.next().is_some_and(|name| OF_MEMORY.contains(&name))
-    })
+/// `rest`: what comes after the process's own folder.
+fn shows_memory(rest: &[u8]) -> bool {
+    rest.rsplit(|byte| *byte == b'/').next().is_some_and(|name| OF_MEMORY.contains(&name))
 }
 
 /// Opens them again, at their numbers and offsets.
@@ -33,21 +31,21 @@ fn shows_memory(path: &[u8]) -> bool {
 /// Names the descriptor that cannot be opened.
 pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     for (index, description) in member.job.descriptions().iter().enumerate() {
-        let Some((rest, position)) = of_self(&description.object) else { continue };
+        let Some(file) = of_self(&description.object) else { continue };
         let Some((holder, _)) = member.job.holder(index) else { continue };
-        if holder == 0 && !shows_memory(&[b"/proc/self", rest].concat()) {
+        if holder == 0 && !shows_memory(file.rest) {
             continue;
         }
         let own = member.own.files.descriptors.iter().filter(|own| own.description as usize == index);
         let own: Vec<u64> = own.map(|descriptor| u64::from(descriptor.fd.cast_unsigned())).collect();
         let (Some(first), Some(whose)) = (own.first(), member.job.member(holder)) else { continue };
         let mut batch = leader.batch();
-        let (process, need) = if holder == member.index {
-            ("self".to_owned(), Need::Must("open its own file in /proc again, descriptor", *first))
+        let (of, need) = if holder == member.index {
+            (None, Need::Must("open its own file in /proc again, descriptor", *first))
         } else {
-            (whose.own.pid.to_string(), Need::May)
+            (Some(whose.own.pid), Need::May)
         };
-        let name = batch.data(&[b"/proc/", process.as_bytes(), rest, b"\0"].concat());
+        let name = batch.data(&[&file.path(of)[..], b"\0"].concat());
         let flags = u64::from(description.flags & !NOT_AGAIN);
         batch.row(Row::new(libc::SYS_open, &[name, flags, 0]), need);
         let (results, _) = batch.finish()?;
@@ -60,7 +58,7 @@ pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError
         let mut batch = leader.batch();
         // Texts are made as they are read: where the old offset was in the middle of a line, it is now as well as
         // may be.
-        batch.call(libc::SYS_lseek, &[opened, position, libc::SEEK_SET as u64], Need::May)?;
+        batch.call(libc::SYS_lseek, &[opened, file.position, libc::SEEK_SET as u64], Need::May)?;
         for fd in own {
             batch.call(libc::SYS_dup2, &[opened, fd], Need::Must("put in place the descriptor", fd))?;
         }
@@ -101,11 +99,11 @@ mod tests {
 
     #[test]
     fn files_of_memory_are_told_from_others() {
-        for path in ["/proc/self/mem", "/proc/self/maps", "/proc/self/task/12/smaps", "/proc/self/environ"] {
-            assert!(shows_memory(path.as_bytes()), "{path}");
+        for rest in ["/mem", "/maps", "/task/12/smaps", "/environ"] {
+            assert!(shows_memory(rest.as_bytes()), "{rest}");
         }
-        for path in ["/proc/self/stat", "/proc/1/mem", "/tmp/mem", "/proc/self/fdinfo/3", "/proc/meminfo"] {
-            assert!(!shows_memory(path.as_bytes()), "{path}");
+        for rest in ["/stat", "", "/fdinfo/3", "/meminfo"] {
+            assert!(!shows_memory(rest.as_bytes()), "{rest}");
         }
     }
 }

@@ -158,10 +158,13 @@ impl NewProcess<'_> {
         if let Some(note) = made.ptys().set_foreground(wanted, member.own) {
             handshake::send(&self.report, &Message::Note(note));
         }
-        match member.index {
-            0 => made.ptys().settle(wanted).map_err(RebuildError::io("setting up a pseudo-terminal")),
-            _ => Ok(()),
+        if member.index == 0 {
+            let notes = made.ptys().settle(wanted);
+            for note in notes.map_err(RebuildError::io("setting up a pseudo-terminal"))? {
+                handshake::send(&self.report, &Message::Note(note));
+            }
         }
+        Ok(())
     }
 
     /// After a reboot, or on another host, CLOCK_MONOTONIC may be behind what the program has seen: deadlines in its

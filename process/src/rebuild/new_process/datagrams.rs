@@ -5,9 +5,10 @@
 //! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
 
 use super::senders::{Senders, Way};
-use super::socket_files::address_of_held;
+use super::socket_files::{self, address_of_held};
 use crate::rebuild::error::RebuildError;
-use holdfast_image::record::{Object, SocketRecord};
+use crate::rebuild::paths::Opener;
+use holdfast_image::record::{Datagram, Object, SocketRecord, SocketState};
 use holdfast_sys::{scm, socket};
 use std::collections::HashMap;
 use std::io;
@@ -38,16 +39,17 @@ impl Named {
         self.0.iter().find(|(other, _)| other == address).map(|(_, socket)| socket)
     }
 
-    /// Sends what waited in a socket; what came from outside has no sender now, which the note says. `held`: files of
-    /// sockets whose names are gone.
+    /// Sends what waited in a socket. A sender that the program has closed is there again for that moment; one that
+    /// lives outside has the name: what it sent has no sender now, which the note says. `held`: files of sockets whose
+    /// names are gone; `opener`: of the process that has the socket.
     ///
     /// # Errors
     /// Names the socket.
     pub fn send_again(
-        &self,
+        &mut self,
         object: &Object,
         held: &HashMap<u64, OwnedFd>,
-        senders: &Senders,
+        (senders, opener): (&Senders, impl Fn() -> Option<Opener>),
         notes: &mut Vec<String>,
     ) -> Result<(), RebuildError> {
         let Object::Socket(record) = object else { return Ok(()) };
@@ -55,8 +57,14 @@ impl Named {
         let file = record.number.and_then(|number| held.get(&number));
         let address = file.and_then(address_of_held);
         let address = address.as_ref().unwrap_or(&record.local.0);
-        let to = self.at(&record.local.0).map(AsFd::as_fd);
         for message in &record.messages {
+            if message.from.0.len() > 2
+                && self.at(&message.from.0).is_none()
+                && let Some(former) = opener().and_then(|opener| former(record, message, &opener))
+            {
+                self.0.push((message.from.0.clone(), former));
+            }
+            let to = self.at(&record.local.0).map(AsFd::as_fd);
             let known = self.at(&message.from.0);
             let stranger = match known {
                 Some(_) => None,
@@ -75,6 +83,31 @@ impl Named {
         }
         Ok(())
     }
+}
+
+/// A socket with the name of one that has sent a message to the owner of `record` and was closed. Its file is there
+/// afterwards if it was at the checkpoint. `None`: the name is in use, or cannot be had.
+fn former(record: &SocketRecord, message: &Datagram, opener: &Opener) -> Option<OwnedFd> {
+    let made = socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).ok()?;
+    let sender = SocketRecord {
+        local: message.from.clone(),
+        state: SocketState::Idle,
+        mode: message.file.map_or(0o600, |file| file.mode),
+        owner: message.file.and_then(|file| file.owner),
+        deleted: message.file.is_none(),
+        renamed: None,
+        messages: Vec::new(),
+        number: None,
+        ..record.clone()
+    };
+    match sender.path() {
+        None => socket::bind(made.as_fd(), &sender.local.0).ok()?,
+        // What has come there since is not the program's.
+        Some(path) if sender.deleted && path.symlink_metadata().is_ok() => return None,
+        Some(path) => socket_files::bind(&made, path, &sender, opener).ok()?,
+    }
+    socket_files::remove(&sender, opener);
+    Some(made)
 }
 
 /// Gives a netlink socket its address (struct sockaddr_nl: family, padding, port, groups) and its groups. A port

@@ -21,7 +21,7 @@ use crate::rebuild::kept_fds::{self, SharedObject};
 use crate::rebuild::paths::Opener;
 use crate::rebuild::proc_self::{self, NOT_AGAIN};
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Description, FileTable, Object};
+use holdfast_image::record::{Description, FileTable, Object, SocketState};
 use holdfast_sys::{attributes, fd, objects};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -53,6 +53,13 @@ struct OpenFilesBuilder<'a> {
     unlinked: UnlinkedFiles,
     ptys: Ptys,
     notes: Vec<String>,
+}
+
+/// Whether it is a socket that is to be bound to a name that is not its own any more. Ends of connections are there
+/// already, and are given out in the order of the table.
+fn has_lost_its_name(object: &Object) -> bool {
+    let Object::Socket(socket) = object else { return false };
+    (socket.deleted || socket.renamed.is_some()) && !matches!(socket.state, SocketState::Connected { .. })
 }
 
 /// Descriptors of the front that the record names. Those above 2 count only if the front was started with them: what it
@@ -257,8 +264,11 @@ impl OpenFilesBuilder<'_> {
     /// Every description, as a descriptor above the floor; `None` for what is restored as closed.
     fn make_all(&mut self) -> Result<Vec<Option<OwnedFd>>, RebuildError> {
         let job = self.job;
-        let mut made = Vec::with_capacity(job.descriptions().len());
-        for (index, description) in job.descriptions().iter().enumerate() {
+        let mut made: Vec<Option<OwnedFd>> = job.descriptions().iter().map(|_| None).collect();
+        let mut order: Vec<(usize, &Description)> = job.descriptions().iter().enumerate().collect();
+        // A socket whose name another one may have now comes before that.
+        order.sort_by_key(|(_, description)| !has_lost_its_name(&description.object));
+        for (index, description) in order {
             let (place, holder) = job.holder(index).unwrap_or((0, -1));
             let fd = match proc_self::stand_in(&description.object, place) {
                 Some(path) => Some(self.opener(place)?.open(&path, None, description.flags)?.0),
@@ -274,7 +284,7 @@ impl OpenFilesBuilder<'_> {
                 })
                 .transpose()
                 .map_err(RebuildError::io(format!("descriptor {holder}")))?;
-            made.push(raised);
+            made[index] = raised;
         }
         self.object_builder.fill(job)?;
         self.notes.append(&mut self.object_builder.take_notes());

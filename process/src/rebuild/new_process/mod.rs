@@ -20,3 +20,5 @@ pub mod socket_files;
 mod sockets;
 mod terminals;
 pub mod unlinked;
+mod unsettled;
+mod urgent;

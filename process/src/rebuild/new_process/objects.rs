@@ -7,11 +7,13 @@ use super::socket_buffers;
 use super::socket_files::address_of_held;
 use super::sockets::{self, Connections};
 use super::terminals::LARGE;
+use super::unsettled::Unsettled;
+use super::urgent;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, explain, new_name};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{Inode, Object, Sender, SocketState};
+use holdfast_image::record::{Inode, Object, Sender, SocketState, UrgentMark};
 use holdfast_sys::{at, attributes, clone, fd, inotify, objects, scm, socket, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,8 +32,8 @@ pub struct ObjectBuilder {
     given: HashMap<u64, usize>,
     /// To be connected when all sockets are there.
     pending: Vec<Pending>,
-    /// Files of sockets whose names are gone, and that others are connected to, by number.
-    held: HashMap<u64, OwnedFd>,
+    /// What is left to be done when all sockets are bound.
+    unsettled: Unsettled,
     /// What is done to sockets last, for nothing would come into them afterwards: what was shut, filters; with names.
     last: Vec<(OwnedFd, u8, Option<Blob>, String)>,
     /// Ends of pipes that were given out as pipe(2) has made them: of which pipe, and whether it is the write end.
@@ -74,9 +76,35 @@ struct Flight<'a> {
     data: &'a [Blob],
     /// Who had sent it, where that was told.
     senders: &'a [Sender],
+    marks: &'a [UrgentMark],
     /// It has sent its last.
     shut: bool,
     put_back: fn(&OwnedFd, &[u8], Option<scm::Sender>) -> io::Result<()>,
+}
+
+impl Flight<'_> {
+    /// Sends it from one end to the other. Notes, by a name, what is not as it was.
+    fn send_again(
+        &self,
+        (from, to): (&OwnedFd, &OwnedFd),
+        senders: &Senders,
+        (name, notes): (&str, &mut Vec<String>),
+    ) -> io::Result<()> {
+        let way = Way { from: from.as_fd(), to: Some(to.as_fd()) };
+        if !self.marks.is_empty() {
+            // Of a stream whose senders are not told: one piece, or none.
+            let data = self.data.first().map_or(&[][..], |piece| &piece.0);
+            let send = |sender| {
+                let put_back = |piece: &[u8]| (self.put_back)(from, piece, sender);
+                urgent::send_again((from, to), data, self.marks, put_back)
+            };
+            return senders.send(way, None, send, (name, notes));
+        }
+        self.data.iter().enumerate().try_for_each(|(at, piece)| {
+            let send = |sender| (self.put_back)(from, &piece.0, sender);
+            senders.send(way, self.senders.get(at).copied(), send, (name, notes))
+        })
+    }
 }
 
 fn is_write_end(flags: u32) -> bool {
@@ -106,7 +134,8 @@ impl ObjectBuilder {
     pub fn new(job: &Job<'_>, openers: &[Opener]) -> Result<ObjectBuilder, RebuildError> {
         let opener = |index| openers.get(job.holder(index).map_or(0, |(place, _)| place));
         let connections = Connections::make(&job.record.files, opener)?;
-        Ok(ObjectBuilder { connections, ..ObjectBuilder::default() })
+        let unsettled = Unsettled::of(job.descriptions());
+        Ok(ObjectBuilder { connections, unsettled, ..ObjectBuilder::default() })
     }
 
     /// What is not as it was, for the user.
@@ -142,7 +171,7 @@ impl ObjectBuilder {
                     || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
                 end.ok_or_else(none)?.try_clone().map_err(failed())?
             }
-            _ => sockets::make(socket, opener, &mut self.held)?,
+            _ => sockets::make(socket, opener, &mut self.unsettled)?,
         };
         self.named.note(socket, &made).map_err(failed())?;
         if socket.domain.cast_signed() == libc::AF_NETLINK
@@ -267,6 +296,7 @@ impl ObjectBuilder {
     /// # Errors
     /// Names the descriptor whose data does not fit.
     pub fn fill(&mut self, job: &Job<'_>) -> Result<(), RebuildError> {
+        self.unsettled.settle()?;
         let mut ends: HashMap<u64, usize> = HashMap::new();
         let (mut shut, mut notes) = (Vec::new(), Vec::new());
         let senders = Senders::of(job.record);
@@ -281,12 +311,8 @@ impl ObjectBuilder {
                     shut.extend(flight.shut.then(|| flight.ends[own].try_clone()));
                     // What waits at this end was sent from the other.
                     let (other, own) = (&flight.ends[1 - own], &flight.ends[own]);
-                    let way = Way { from: other.as_fd(), to: Some(own.as_fd()) };
-                    flight.data.iter().enumerate().try_for_each(|(at, piece)| {
-                        let send = |sender| (flight.put_back)(other, &piece.0, sender);
-                        let name = format!("descriptor {}", job.holder(index).map_or(-1, |(_, fd)| fd));
-                        senders.send(way, flight.senders.get(at).copied(), send, (&name, &mut notes))
-                    })
+                    let name = format!("descriptor {}", job.holder(index).map_or(-1, |(_, fd)| fd));
+                    flight.send_again((other, own), &senders, (&name, &mut notes))
                 }
             };
             let holder = job.holder(index).map_or(-1, |(_, fd)| fd);
@@ -294,12 +320,14 @@ impl ObjectBuilder {
             filled.map_err(io)?;
         }
         self.notes.append(&mut notes);
-        for description in job.descriptions() {
-            self.named.send_again(&description.object, &self.held, &senders, &mut self.notes)?;
+        for (index, description) in job.descriptions().iter().enumerate() {
+            let opener = || Some(Opener::of(job.member(job.holder(index)?.0)?.own));
+            let by = (&senders, opener);
+            self.named.send_again(&description.object, &self.unsettled.held, by, &mut self.notes)?;
         }
         self.named = Named::default();
         for Pending { socket, address, number, name, opener } in self.pending.drain(..) {
-            let held = number.and_then(|number| self.held.get(&number)).and_then(address_of_held);
+            let held = number.and_then(|number| self.unsettled.held.get(&number)).and_then(address_of_held);
             let connect = || {
                 // What is held is the job's own.
                 let acting = if held.is_some() { Ok(None) } else { opener.act_on_way(&address) };
@@ -323,7 +351,7 @@ impl ObjectBuilder {
         for child in self.ended.drain().map(|(_, child)| child) {
             spawn::wait(child, true).map_err(RebuildError::io("waiting for a process"))?;
         }
-        self.held.clear();
+        self.unsettled = Unsettled::default();
         self.pipes.clear();
         self.pairs.clear();
         self.connections = Connections::default();
@@ -349,18 +377,20 @@ impl ObjectBuilder {
     /// What comes with an end of a pair or connection.
     fn flight<'a>(&'a self, object: &'a Object) -> Option<Flight<'a>> {
         match object {
-            Object::SocketPair { pair, data, senders, shut, .. } => {
+            Object::SocketPair { pair, data, senders, marks, shut, .. } => {
                 let ends = &self.pairs.get(pair)?.ends;
-                Some(Flight { number: *pair, ends, data, senders, shut: *shut, put_back: send_back })
+                Some(Flight { number: *pair, ends, data, senders, marks, shut: *shut, put_back: send_back })
             }
             Object::Socket(socket) => {
-                let SocketState::Connected { connection, data, senders, shut, .. } = &socket.state else {
+                let SocketState::Connected { connection, data, senders, marks, shut, .. } = &socket.state
+                else {
                     return None;
                 };
                 let packets = socket.socket_type.cast_signed() == libc::SOCK_SEQPACKET;
                 let put_back = if packets { send_back } else { socket_buffers::refill };
                 let ends = self.connections.get(*connection)?;
-                Some(Flight { number: *connection, ends, data, senders, shut: *shut, put_back })
+                let (number, shut) = (*connection, *shut);
+                Some(Flight { number, ends, data, senders, marks, shut, put_back })
             }
             _ => None,
         }
@@ -541,6 +571,7 @@ mod tests {
             shut: false,
             shut_reading: false,
             peer_ids: None,
+            marks: Vec::new(),
         };
         let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);
         let made = make_all(&all);

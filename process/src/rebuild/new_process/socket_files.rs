@@ -6,16 +6,17 @@
 
 use super::socket_addresses;
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::paths::{self, Opener, Place};
+use crate::rebuild::paths::{self, Opener, Place, new_name};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
 use holdfast_sys::{attributes, socket};
+use std::ffi::{CString, OsStr};
 use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes of a path in an address; a zero ends it where it is shorter (unix(7)).
 const ADDRESS_PATH: usize = 108;
@@ -47,21 +48,64 @@ fn bind_with_mode(made: &OwnedFd, record: &SocketRecord, place: &Place) -> io::R
     Ok(())
 }
 
-/// Has the file of a socket that was just bound be where it was: nowhere, or under another name.
+/// The file of a socket that gets its name when no other socket has to be bound to that any more. Until then it has a
+/// name of ours, which goes with this if it comes to nothing.
+#[derive(Debug)]
+pub struct Renaming {
+    /// Where it is, under our name.
+    place: Place,
+    /// What it is to be called.
+    name: CString,
+    target: PathBuf,
+    record: SocketRecord,
+    opener: Opener,
+    done: bool,
+}
+
+impl Renaming {
+    /// Gives it its name.
+    ///
+    /// # Errors
+    /// Another program uses that name; the file cannot get it.
+    pub fn finish(mut self) -> Result<(), RebuildError> {
+        let failed = || RebuildError::io(format!("renaming a socket to {}", self.target.display()));
+        let _acting = self.opener.act_at(&self.target, self.record.owner).map_err(failed())?;
+        let name = OsStr::from_bytes(self.name.as_bytes());
+        let wanted = Place::within(self.place.folder(), name).map_err(failed())?;
+        remove_dead(&wanted, &self.target, &self.record)?;
+        self.place.rename(&wanted.name).map_err(failed())?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Renaming {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ =
+                self.opener.act_at(&self.target, self.record.owner).and_then(|_acting| self.place.remove());
+        }
+    }
+}
+
+/// Has the file of a socket that was just bound be nowhere, where its name was gone, or under a name of ours, where it
+/// was renamed.
 ///
 /// # Errors
-/// Another program uses that name; the file cannot get it.
-pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
+/// It cannot be renamed.
+pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<Option<Renaming>, RebuildError> {
     let (Some(path), Some(renamed)) = (record.path(), &record.renamed) else {
         remove(record, opener);
-        return Ok(());
+        return Ok(None);
     };
     let target = path.with_file_name(renamed.as_path());
     let failed = || RebuildError::io(format!("renaming {} to {}", path.display(), target.display()));
     let (_acting, place) = opener.place_as_given(path, record.owner).map_err(failed())?;
-    let there = Place::within(place.folder(), renamed.as_path().as_os_str()).map_err(failed())?;
-    remove_dead(&there, &target, record)?;
-    place.rename(&there.name).map_err(failed())
+    let name = CString::new(renamed.0.clone()).map_err(|error| failed()(error.into()))?;
+    let ours = Place::within(place.folder(), OsStr::new(&new_name())).map_err(failed())?;
+    place.rename(&ours.name).map_err(failed())?;
+    let (record, opener) = (record.clone(), opener.clone());
+    Ok(Some(Renaming { place: ours, name, target, record, opener, done: false }))
 }
 
 /// The file of a socket that was just bound, and whose name is gone: what holds it leads to the socket
@@ -188,20 +232,22 @@ mod tests {
         for _ in 0..2 {
             // The second time what is left of the first has the name.
             let made = UnixListener::bind(&first).unwrap();
-            settle(&record, &opener).unwrap();
+            settle(&record, &opener).unwrap().unwrap().finish().unwrap();
             assert!(!first.exists() && second.exists());
             drop(made);
         }
         fs::remove_file(&second).unwrap();
         let other = UnixListener::bind(&second).unwrap();
         let made = UnixListener::bind(&first).unwrap();
-        assert!(settle(&record, &opener).is_err());
+        let finished = || settle(&record, &opener).unwrap().unwrap().finish();
+        assert!(finished().is_err() && !first.exists());
         drop((other, made));
         fs::remove_file(&second).unwrap();
         fs::write(&second, "x").unwrap();
-        assert!(settle(&record, &opener).is_err());
-        remove(&record, &opener);
-        assert!(!first.exists() && second.exists());
+        let made = UnixListener::bind(&first).unwrap();
+        assert!(finished().is_err());
+        drop(made);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "what was not finished is gone");
         let length = |path: usize| address_of(Path::new(&"x".repeat(path))).map(|address| address.len());
         assert_eq!([107, 108, 109].map(length), [Some(110), Some(110), None]);
         fs::remove_dir_all(&folder).unwrap();

@@ -11,16 +11,18 @@ use super::datagrams;
 use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
 use super::socket_buffers::refill;
 use super::socket_files;
+use super::unsettled::{self, Unsettled};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{
-    Description, FileTable, Object, Ownership, SocketOption, SocketRecord, SocketState,
+    Description, FileTable, Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address,
 };
 use holdfast_sys::{fd, fs_ids, socket, unix_socket};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -166,7 +168,7 @@ fn join(
     listen_at(accepted, connecting, listeners)?;
     let client = match without_binding(connecting.socket) {
         Some(client) => client,
-        None => bound(connecting.socket, connecting.opener)?,
+        None => bound(connecting.socket, connecting.opener, false)?,
     };
     let begun = Instant::now();
     loop {
@@ -221,7 +223,7 @@ fn listen_at(
 ) -> Result<(), RebuildError> {
     let address = end.socket.local.0.as_slice();
     if !listeners.contains_key(address) {
-        let listener = bound(end.socket, end.opener)?;
+        let listener = bound(end.socket, end.opener, false)?;
         made_by(other.socket.peer_ids, || socket::listen(listener.as_fd(), 8))
             .map_err(|error| not_bound(end.socket, error))?;
         listeners.insert(address.to_vec(), listener);
@@ -279,7 +281,7 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
 pub fn make(
     record: &SocketRecord,
     opener: &Opener,
-    held: &mut HashMap<u64, OwnedFd>,
+    unsettled: &mut Unsettled,
 ) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     match &record.state {
@@ -289,17 +291,17 @@ pub fn make(
         }
         SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
         state => {
-            let made = bound(record, opener)?;
-            if let SocketState::Listening { backlog } = state {
-                let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
-                made_by(record.peer_ids, || socket::listen(made.as_fd(), backlog))
-                    .map_err(|error| not_bound(record, error))?;
+            let made = bound(record, opener, unsettled.shares_port(record))?;
+            if canonical_address(record).is_some() {
+                unsettled.note(&made, record).map_err(failed("making a socket for"))?;
+                return Ok(made);
             }
-            // The program's own choice whether the address may be used again, now that it has been.
-            set_options(&made, &record.options);
+            if let SocketState::Listening { backlog } = state {
+                unsettled::listen(&made, record, *backlog)?;
+            }
             let file = socket_files::hold(record, opener).map_err(failed("holding the file of"))?;
-            held.extend(record.number.zip(file));
-            socket_files::settle(record, opener)?;
+            unsettled.held.extend(record.number.zip(file));
+            unsettled.renamings.extend(socket_files::settle(record, opener)?);
             Ok(made)
         }
     }
@@ -314,8 +316,14 @@ fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
     Ok(made)
 }
 
-/// A socket at its address, if it had one.
-fn bound(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError> {
+/// The address of an internet socket; one of IPv4 is the same in either family.
+pub fn canonical_address(record: &SocketRecord) -> Option<SocketAddr> {
+    let address = internet_address(&record.local.0)?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// A socket at its address, if it had one. `shared`: another one of the program gets the same port, by SO_REUSEPORT.
+fn bound(record: &SocketRecord, opener: &Opener, shared: bool) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     let made = unbound(record).map_err(failed("making a socket for"))?;
     let domain = record.domain.cast_signed();
@@ -336,10 +344,11 @@ fn bound(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError
         return Ok(made);
     }
     // The port may be in TIME_WAIT, or shared by a listener and what it has accepted. The program's own choice follows.
-    let reuse = |value: i32| {
-        socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &value.to_ne_bytes())
-    };
-    reuse(1).map_err(failed("preparing the address of"))?;
+    let set = |name: i32| fd::set_socket_option(made.as_fd(), name, 1);
+    set(libc::SO_REUSEADDR).map_err(failed("preparing the address of"))?;
+    if shared {
+        set(libc::SO_REUSEPORT).map_err(failed("preparing the address of"))?;
+    }
     bind_patiently(&made, address).map(|()| made).map_err(|error| not_bound(record, error))
 }
 
@@ -447,6 +456,7 @@ mod tests {
             senders: Vec::new(),
             shut: false,
             ended: false,
+            marks: Vec::new(),
         };
         SocketRecord {
             domain: libc::AF_INET.cast_unsigned(),
@@ -546,7 +556,7 @@ mod tests {
         for _ in 0..3 {
             close(client, listener.accept().unwrap().0);
             let begun = Instant::now();
-            client = make(&record, &opener, &mut HashMap::new()).unwrap();
+            client = make(&record, &opener, &mut Unsettled::default()).unwrap();
             connect_later(&client, &peer.0).unwrap();
             assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
         }

@@ -8,10 +8,12 @@
 
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths;
-use holdfast_image::record::{ProcessRecord, Pty};
+use holdfast_image::record::{Ownership, ProcessRecord, Pty};
 use holdfast_sys::{attributes, fd, objects, terminal};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// Masters that are opened on the way to a number, at most.
 const TRIES: usize = 1024;
@@ -130,11 +132,12 @@ impl Ptys {
     ///
     /// # Errors
     /// As the ioctls.
-    pub fn settle(&self, wanted: &[Pty]) -> io::Result<()> {
+    pub fn settle(&self, wanted: &[Pty]) -> io::Result<Vec<String>> {
+        let mut notes = Vec::new();
         for (master, pty) in self.0.iter().zip(wanted).filter(|(_, pty)| !pty.hung_up) {
             // By the master: in /dev/pts the number may be another one's. And not opened, which the master would see.
             let slave = terminal::open_slave(master.as_fd(), libc::O_PATH.cast_unsigned());
-            let _ = slave.and_then(|slave| paths::change_mode(slave.as_fd(), pty.mode));
+            notes.extend(slave.ok().and_then(|slave| give(&File::from(slave), pty)));
             if !pty.line.0.is_empty() {
                 terminal::begin_line(master.as_fd(), self.open_again(master)?.as_fd(), &pty.line.0)?;
             }
@@ -151,12 +154,32 @@ impl Ptys {
                 terminal::lock(master.as_fd(), true)?;
             }
         }
-        Ok(())
+        Ok(notes)
     }
 
     fn open_again(&self, master: &OwnedFd) -> io::Result<OwnedFd> {
         terminal::open_slave(master.as_fd(), READ_WRITE)
     }
+}
+
+/// Gives the file of a slave to whose it was, with its permission bits. A note if that is not to be had: who is not
+/// root may give it to groups of its own only.
+fn give(slave: &File, pty: &Pty) -> Option<String> {
+    let is_same = |owner: &Ownership| {
+        slave.metadata().is_ok_and(|now| (now.uid(), now.gid()) == (owner.user, owner.group))
+    };
+    let owner = pty.owner.filter(|owner| !is_same(owner));
+    let given = owner.map_or(Ok(()), |owner| paths::change_owner(slave.as_fd(), owner));
+    // The owner may always.
+    let _ = paths::change_mode(slave.as_fd(), pty.mode);
+    let (owner, error) = (owner?, given.err()?);
+    // An id that this user namespace does not have: it is shown as another one here.
+    (error.raw_os_error() != Some(libc::EINVAL)).then(|| {
+        format!(
+            "/dev/pts/{} belonged to user {} and group {}, and cannot be given to them: {error}",
+            pty.number, owner.user, owner.group
+        )
+    })
 }
 
 /// O_LARGEFILE as the kernel has it: the C library leaves it out where all files are large.

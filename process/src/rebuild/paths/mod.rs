@@ -16,7 +16,7 @@ mod place;
 
 use judge::Owners;
 pub use judge::Verdict;
-pub use place::{Place, change_mode, enter, is_of_root, new_name, open_folder, reopen};
+pub use place::{Place, change_mode, change_owner, enter, is_of_root, new_name, open_folder, reopen};
 
 use super::error::RebuildError;
 use super::proc_self::NOT_AGAIN;

@@ -5,13 +5,14 @@
 
 use super::O_PATH;
 use holdfast_image::bytes::Name;
+use holdfast_image::record::Ownership;
 use holdfast_sys::{at, attributes, clock, objects};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 /// S_ISVTX (inode(7)).
@@ -231,4 +232,12 @@ pub fn reopen(file: BorrowedFd<'_>, flags: u32) -> io::Result<OwnedFd> {
 pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // fchmod(2) does not take such a descriptor before Linux 6.6; the link of /proc leads to the same file.
     fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+}
+
+/// Gives what a descriptor with O_PATH leads to to a user and group.
+///
+/// # Errors
+/// As chown.
+pub fn change_owner(file: BorrowedFd<'_>, owner: Ownership) -> io::Result<()> {
+    chown(format!("/proc/self/fd/{}", file.as_raw_fd()), Some(owner.user), Some(owner.group))
 }
