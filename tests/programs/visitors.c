@@ -1,5 +1,5 @@
-/* Threads that allocate nothing, on stacks of the program's own that are unmapped when a thread has ended: whoever keeps
- * something in memory of a thread must have given it up by then. `visitors [ROUNDS]`
+/* Threads that allocate nothing, on stacks of the program's own that are unmapped when a thread has ended: who keeps
+ * something in the memory of a thread must have given it up by then. `visitors [ROUNDS]`
  */
 #include "rounds.h"
 #include <pthread.h>
