@@ -272,6 +272,9 @@ Examples:
     /// Serves the pages of an image; started by `restart`.
     #[command(name = "__pages", hide = true)]
     Pages(PagesArgs),
+    /// Reads ahead what a page server serves; started by it.
+    #[command(name = "__prefetch", hide = true)]
+    Prefetch(PrefetchArgs),
     /// Calls the CUDA driver; started by agents and by `doctor`.
     #[command(name = "__cuda", hide = true)]
     Cuda(CudaArgs),
@@ -794,6 +797,20 @@ pub struct PagesArgs {
     /// Number of the image.
     #[arg(long)]
     pub image: u64,
+    /// Descriptor of the socket to `holdfast restart`.
+    #[arg(long)]
+    pub front: i32,
+}
+
+/// `holdfast __prefetch`.
+#[derive(Debug, Args)]
+pub struct PrefetchArgs {
+    /// Name of the job, for those who look at processes.
+    #[arg(long)]
+    pub job: String,
+    /// Descriptor of the socket to the page server.
+    #[arg(long)]
+    pub server: i32,
     /// Descriptor of the socket to `holdfast restart`.
     #[arg(long)]
     pub front: i32,

@@ -23,6 +23,8 @@ pub enum Tell {
         /// Bytes to be copied, as far as is known by now.
         total: u64,
     },
+    /// Nothing is missing: the program runs from now on, whatever becomes of the agent.
+    Resuming,
     /// The program runs again.
     Restarted {
         /// Ids, restarts and times, one line.

@@ -31,6 +31,7 @@ mod names;
 mod new_settings;
 mod page_server;
 mod pidfile;
+mod prefetcher;
 mod program;
 mod protected;
 mod report;
@@ -129,6 +130,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),
         Command::Pages(args) => page_server::run(args, root),
+        Command::Prefetch(args) => prefetcher::run(args),
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
         Command::Keeper(args) => keeper::process::run(args),

@@ -1,35 +1,39 @@
 //! `holdfast __pages`: the process that serves the pages of an image to a program that was restarted lazily.
 //!
-//! Started by the front of `holdfast restart --lazy`, to which it sends a file that has each
-//! page at its address ([`holdfast_sys::fuse`]); the new processes map it. It outlives front and agent, and ends when
-//! no process has the file any more. Every frame is checked when it is read; what was touched at the last restart of
-//! the job, in the order of those touches, and then all other pages go into the kernel's cache of the file before they
-//! are asked for, behind what is asked for meanwhile.
+//! Started by the front of `holdfast restart --lazy`, which gets a file that has each page at its address
+//! ([`holdfast_sys::fuse`]); the new processes map it. It outlives front and agent, and ends when no process has the
+//! file any more. Every frame is checked when it is read; what was touched at the last restart of the job, in the order
+//! of those touches, and then all other pages are read ahead, behind what is asked for meanwhile.
 //!
-//! What must hold: no wrong page leaves it, and no reader waits for ever. How it fails: a frame that is damaged
-//! on every tier, or on none of those that can be read for [`PATIENCE`], is an error in the log of the job, and who
-//! touches it gets a SIGBUS. Before the file was sent: it tells the front why.
+//! What must hold: no wrong page leaves it, and no reader waits for ever. It waits for nothing of its own file system:
+//! opening the file and reading ahead is done by a process without the device (`crate::prefetcher`), which it tells
+//! what to read. How it fails: a frame that is damaged on every tier, or on none of those that can be read for
+//! [`PATIENCE`], is an error in the log of the job, and who touches it gets a SIGBUS. Before the file was sent: the
+//! front is told why. A thread that cannot go on ends all of it: then nobody waits for it.
 
 use crate::args::PagesArgs;
 use crate::demand::Demand;
 use crate::exit::Failure;
+use crate::prefetcher::{LATER, Prefetcher, STEP};
 use crate::settings::Recipe;
 use crate::{log, names};
-use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
+use holdfast_image::pages::{Extent, ExtentSource, PageError, PageProvider};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_pager::{Access, History, Prediction, Tick};
 use holdfast_sys::fuse::protocol::Identity;
+use holdfast_sys::fuse::serve::Server;
 use holdfast_sys::fuse::{self, Content};
+use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::{attributes, fault, fd, scm, signals, unix_socket};
 use holdfast_tiers::Image;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,12 +42,15 @@ const THREADS: usize = 4;
 /// So long a page that cannot be read is tried again, so often.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
-/// Bytes that are put into the cache at once, and by which touches are noted.
+/// Bytes by which the order of reading ahead goes, and by which touches are noted.
 const PIECE: u64 = 1 << 20;
-/// Threads that read ahead what does not lie in the store.
-const AHEAD: usize = 4;
-/// How much less the reading ahead gets of a processor (nice(2)).
-const LATER: i32 = 10;
+/// Threads that answer what is read ahead, where the image does not lie in the store, and where it does.
+const AHEAD_FAR: usize = 4;
+const AHEAD_NEAR: usize = 1;
+/// Ranges that are read ahead at a time, for each of these threads: a piece. Where pages come fast it is two ranges, so
+/// that whoever touches a page that is being read ahead waits for little more than for that page.
+const RANGES_FAR: usize = (PIECE / STEP) as usize;
+const RANGES_NEAR: usize = 2;
 /// Name of the note of what was touched, of the job's last restart from whatever image.
 const TOUCHED: &str = "touched";
 /// Longer notes are not read: bytes.
@@ -59,6 +66,9 @@ struct Served {
     requests: AtomicU64,
     bytes: AtomicU64,
     demand: Demand,
+    is_gone: AtomicBool,
+    /// Rung when no process has the file any more, or when not all can be answered.
+    end: Bell,
 }
 
 impl Content for Served {
@@ -78,14 +88,36 @@ impl Content for Served {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if matches!(error, PageError::Damaged { .. } | PageError::Misuse(_)) || begun.elapsed() > PATIENCE
-            {
+            let is_final = matches!(error, PageError::Damaged { .. } | PageError::Misuse(_));
+            if is_final || begun.elapsed() > PATIENCE || self.is_gone() {
                 tracing::error!("the program ends by SIGBUS if it touches {:#x}: {error}", offset);
                 return Err(io::ErrorKind::Other.into());
             }
             tracing::warn!("page at {offset:#x}, tried again: {error}");
             thread::sleep(PAUSE);
         }
+    }
+    fn read_ahead(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.is_gone() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.image.read_or_zero(Addr(offset), out).map_err(|error| {
+            tracing::warn!("pages at {offset:#x} are not read ahead: {error}");
+            io::ErrorKind::Other.into()
+        })
+    }
+    fn unit(&self, offset: u64) -> u64 {
+        offset / PIECE
+    }
+    fn gone(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+        self.end.ring();
+    }
+}
+
+impl Served {
+    fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
     }
 }
 
@@ -96,26 +128,30 @@ impl Content for Served {
 pub fn run(args: &PagesArgs, root: Option<&Path>) -> Result<(), Failure> {
     let front = fd::inherited(args.front)
         .map_err(|error| Failure::system("taking over the front's socket", &error))?;
-    let result = serve(args, root, front.as_fd());
+    let theirs =
+        front.try_clone().map_err(|error| Failure::system("duplicating the front's socket", &error))?;
+    let result = serve(args, root, theirs);
     if let Err(failure) = &result {
         let _ = scm::send(front.as_fd(), failure.message.as_bytes(), None);
     }
     result
 }
 
-fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result<(), Failure> {
+fn serve(args: &PagesArgs, root: Option<&Path>, front: OwnedFd) -> Result<(), Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     attributes::leave_no_core();
     // Its end would be the program's: it goes by itself.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         signals::set_ignored(signal, true);
     }
+    let store = names::open_store(root)?;
+    // Before there is a device, and in the namespaces of the front.
+    let prefetcher = Prefetcher::start(store.root(), &args.job, front)?;
     // A single thread so far.
     let (device, mount) =
         fuse::mount().or_else(|_| fuse::own_mounts().and_then(|()| fuse::mount())).map_err(system(
             "a file system of its own cannot be mounted (it takes /dev/fuse, and root or a user namespace)",
         ))?;
-    let store = names::open_store(root)?;
     let job = store.job(&args.job)?;
     let log_path = log::path(&job);
     tracing_subscriber::fmt().with_writer(move || log::Bounded(log_path.clone())).with_ansi(false).init();
@@ -128,6 +164,8 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
         requests: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         demand: Demand::default(),
+        is_gone: AtomicBool::new(false),
+        end: Bell::new().map_err(system("making an eventfd"))?,
     };
     let mut random = [0; 16];
     File::open("/dev/urandom")
@@ -136,26 +174,37 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
     // By the name mappings are known as ours: no program can guess it.
     let name = format!("holdfast-pages-{:032x}", u128::from_le_bytes(random));
     let identity = Identity::new(&name, unix_socket::effective_user(), attributes::effective_group());
+    let server = Server::new(&device, &identity, &served, prefetcher.thread());
+    let ahead = if served.image.is_on_first_tier() { AHEAD_NEAR } else { AHEAD_FAR };
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                if let Err(error) = device.serve(&identity, &served) {
-                    tracing::error!("pages are served no longer by one of {THREADS} threads: {error}");
+                if let Err(error) = server.serve() {
+                    tracing::error!("pages are served no longer: {error}");
                 }
             });
         }
+        for _ in 0..ahead {
+            scope.spawn(|| {
+                let _ = attributes::set_nice(0, LATER);
+                server.serve_ahead();
+            });
+        }
+        scope.spawn(|| server.answer_the_killed());
         fault::point("pages-ready");
-        let open = || mount.open(&CString::new(name.clone())?);
-        let file = open().map_err(system("opening the file of the pages"))?;
-        scm::send(front, READY, Some(file.as_fd())).map_err(system("sending the file of the pages"))?;
-        drop((file, mount));
-        prefetch(&device, &served, &note);
-        Ok(())
+        let name = CString::new(name).map_err(|error| system("naming the file")(error.into()))?;
+        prefetcher.open(mount, &name).map_err(system("having the file of the pages opened"))?;
+        prefetch(&served, prefetcher, &note);
+        // Threads that wait for a tier have nobody to answer any more.
+        while !served.is_gone() {
+            let _ = poll::readable(&[served.end.as_fd()], None);
+        }
+        attributes::exit_now(0)
     })
 }
 
-/// Puts all pages into the cache, and notes what was touched meanwhile.
-fn prefetch(device: &fuse::Device, served: &Served, note: &Path) {
+/// Has all pages read ahead, and notes what was touched meanwhile.
+fn prefetch(served: &Served, prefetcher: Prefetcher, note: &Path) {
     let begun = Instant::now();
     let stored = served.image.extents().iter().filter(|extent| extent.source != ExtentSource::Zero);
     let all: BTreeSet<u64> =
@@ -163,7 +212,7 @@ fn prefetch(device: &fuse::Device, served: &Served, note: &Path) {
     let history = History::decode(served.image.history()).unwrap_or_default();
     let known = read_note(note);
     let pieces = in_order(&all, &known, &history.predict());
-    let bytes = store_all(device, served, &pieces);
+    let bytes = ask_for_all(served, &prefetcher, &pieces);
     let (requests, asked) = (served.requests.load(Ordering::Relaxed), served.bytes.load(Ordering::Relaxed));
     tracing::info!(
         "image {}: {bytes} bytes read ahead in {:?}; meanwhile {requests} requests for {asked} bytes",
@@ -176,6 +225,9 @@ fn prefetch(device: &fuse::Device, served: &Served, note: &Path) {
     order.extend(known.into_iter().filter(|piece| !now.contains(piece)));
     if let Err(error) = write_note(note, &order) {
         tracing::info!("the next restart does not know what was touched first: {error}");
+    }
+    if !served.is_gone() {
+        prefetcher.end();
     }
 }
 
@@ -202,54 +254,64 @@ fn in_order(all: &BTreeSet<u64>, touched: &[u64], prediction: &Prediction) -> Ve
     pieces.into_iter().map(|(_, _, piece)| piece).collect()
 }
 
-/// Reads pieces ahead; bytes. Several are under way at a time where the image lies on another tier.
-fn store_all(device: &fuse::Device, served: &Served, pieces: &[u64]) -> u64 {
-    let image = &served.image;
-    let is_far = !image.is_on_first_tier();
-    let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let work = || {
-        let _ = attributes::set_nice(0, LATER);
-        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+/// Has pieces read ahead, several ranges at a time; bytes. Ends early where the file is gone.
+fn ask_for_all(served: &Served, prefetcher: &Prefetcher, pieces: &[u64]) -> u64 {
+    let is_far = !served.image.is_on_first_tier();
+    let most = if is_far { AHEAD_FAR * RANGES_FAR } else { AHEAD_NEAR * RANGES_NEAR };
+    let (mut under_way, mut bytes) = (0, 0);
+    let mut ask = |range: Option<(u64, u64)>| -> io::Result<()> {
+        while under_way == most || range.is_none() && under_way > 0 {
+            bytes += prefetcher.answer()?.ok_or(io::ErrorKind::BrokenPipe)?;
+            under_way -= 1;
+        }
+        if let Some((offset, len)) = range {
+            prefetcher.ask(offset, len)?;
+            under_way += 1;
+        }
+        Ok(())
+    };
+    let mut all = || {
+        for piece in pieces {
             if is_far {
                 served.demand.give_way();
             }
-            match store_piece(device, image, *piece) {
-                Ok(stored) => bytes.fetch_add(stored, Ordering::Relaxed),
-                Err(error) => {
-                    tracing::info!("nothing more is read ahead: {error}");
-                    next.fetch_max(pieces.len(), Ordering::Relaxed);
-                    break;
+            for range in ranges(served.image.extents(), *piece) {
+                if served.is_gone() {
+                    return Ok(());
                 }
-            };
+                ask(Some(range))?;
+            }
         }
+        ask(None)
     };
-    thread::scope(|scope| {
-        for _ in 1..if is_far { AHEAD } else { 1 } {
-            scope.spawn(work);
-        }
-        work();
-    });
-    bytes.into_inner()
+    if let Err(error) = all() {
+        tracing::info!("nothing more is read ahead: {error}");
+    }
+    bytes
 }
 
-/// Puts the pages of one piece into the cache; how many bytes. What cannot be read is left to who touches it.
-fn store_piece(device: &fuse::Device, image: &Image, piece: u64) -> io::Result<u64> {
+/// What of a piece is not zero: offsets and lengths, [`STEP`] at most.
+fn ranges(extents: &[Extent], piece: u64) -> Vec<(u64, u64)> {
     let (start, end) = (piece * PIECE, (piece + 1) * PIECE);
-    let extents = image.extents();
     let first = extents.partition_point(|extent| extent.run.end().0 <= start);
     let here = extents[first..].iter().take_while(|extent| extent.run.start.0 < end);
-    let (mut buffer, mut bytes) = (Vec::new(), 0);
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
     for extent in here.filter(|extent| extent.source != ExtentSource::Zero) {
-        let (from, to) = (extent.run.start.0.max(start), extent.run.end().0.min(end));
-        buffer.resize(usize::try_from(to - from).unwrap_or(0), 0);
-        if let Err(error) = image.read_or_zero(Addr(from), &mut buffer) {
-            tracing::warn!("pages at {from:#x} are not read ahead: {error}");
-            continue;
+        let (mut from, to) = (extent.run.start.0.max(start), extent.run.end().0.min(end));
+        while from < to {
+            let step = (from / STEP + 1) * STEP;
+            let len = step.min(to) - from;
+            match ranges.last_mut() {
+                // Neighbours, be they of two extents, are read together.
+                Some((last, before)) if *last + *before == from && *last / STEP == from / STEP => {
+                    *before += len
+                }
+                _ => ranges.push((from, len)),
+            }
+            from += len;
         }
-        device.store(from, &buffer)?;
-        bytes += to - from;
     }
-    Ok(bytes)
+    ranges
 }
 
 /// The pieces of a note, if it is one that this user alone can have written.

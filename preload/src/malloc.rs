@@ -282,10 +282,13 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 /// From jemalloc, or null.
 #[inline(always)]
 unsafe fn forget(block: *mut c_void) -> usize {
-    if !large::is_on() {
+    // For null, too, jemalloc would make the thread known to itself. The C library frees null at the end of each thread
+    // (malloc/thread-freeres.c), after the destructors by which it is forgotten again: jemalloc would write into its
+    // memory when that is gone.
+    if block.is_null() || !large::is_on() {
         return 0;
     }
-    // SAFETY: the caller's promise; 0 for null.
+    // SAFETY: the caller's promise.
     let usable = unsafe { jemalloc::malloc_usable_size(block) };
     large::forget(block, usable);
     usable
@@ -411,7 +414,9 @@ pub unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> usize {
         return unsafe { bootstrap::size_of(block.cast()) };
     }
     match mode() {
-        // SAFETY: not from `bootstrap`, so from jemalloc, or null, for which it answers 0.
+        // See `forget`.
+        JEMALLOC if block.is_null() => 0,
+        // SAFETY: not from `bootstrap`, so from jemalloc.
         JEMALLOC => unsafe { jemalloc::malloc_usable_size(block.cast_mut()) },
         SYSTEM => next!(UsableSize: UsableSize, (block), 0),
         _ => 0,

@@ -37,6 +37,8 @@ pub const POINTS: &[&str] = &[
     "seed-memory",
     "seed-threads",
     "seed-let-go",
+    "seed-resuming",
+    "seed-resumed",
     "cascade-piece",
     "cascade-segment",
     "cascade-recipe",

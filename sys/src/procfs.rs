@@ -292,6 +292,12 @@ pub fn existence(pid: i32) -> Existence {
     found
 }
 
+/// Whether a thread was killed, by whatever signal, or ends; not where that cannot be looked at.
+pub fn is_dying(tid: i32) -> bool {
+    let fields = stat_fields(tid, tid).ok();
+    fields.and_then(|fields| thread_existence(&fields)) == Some(Existence::Dying)
+}
+
 /// Of one thread. `fields`: see [`stat_fields`].
 fn thread_existence(fields: &[String]) -> Option<Existence> {
     const PF_EXITING: u64 = 4;

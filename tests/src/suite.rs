@@ -124,6 +124,7 @@ macro_rules! suite {
                 origin_descriptor: "origin" "descriptor" => "A program executed by fexecve";
             }
             "Threads and signals" {
+                visitors: "visitors" => "Threads on stacks of the program's own, unmapped at their end";
                 #[short] pingpong: "pingpong" =>
                     "Threads: mutexes, condition variables, thread-local storage, jump \
                     buffers, once-only initialisation";

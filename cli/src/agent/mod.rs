@@ -315,8 +315,15 @@ fn rebuild_program(
     };
     let begun = SystemTime::now();
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
-    let rebuilt =
-        rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
+    // One that uses CUDA cannot go on before it has its device memory again.
+    let runs_at_once = record.processes().all(|process| process.cuda.is_none());
+    let resuming = || {
+        if let Some(link) = link.as_ref().filter(|_| runs_at_once) {
+            link.tell(&Tell::Resuming);
+        }
+    };
+    let rebuilt = rebuild::rebuild_job(&record, &pages, seed, &options, &resuming)
+        .map_err(|error| Failure::from(&error))?;
     context.cuda.refill(&record, &rebuilt.members, &context.job.socket_path(), &pages)?;
     context.cuda.restore(&record, &rebuilt.members)?;
     let pids: Vec<i32> = rebuilt.members.iter().map(|member| member.pid).collect();

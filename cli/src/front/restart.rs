@@ -291,7 +291,9 @@ fn start(
         }
     };
     let copied = told.copied.filter(|_| request.memory == MemoryMode::Lazy);
-    report::detail(&told.figures);
+    if !told.figures.is_empty() {
+        report::detail(&told.figures);
+    }
     for line in spawned.notes.iter().chain(&told.notes).chain(&copied) {
         report::note(line);
     }
@@ -334,6 +336,7 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
 }
 
 /// What the agent has to tell the user.
+#[derive(Default)]
 struct Told {
     figures: String,
     notes: Vec<String>,
@@ -341,11 +344,14 @@ struct Told {
     copied: Option<String>,
 }
 
-/// Waits for it.
+/// Waits for it. An agent that dies when the program runs already is no reason to end that: it goes on without one.
 fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Told, Failure> {
     let mut bar = report::Transient::default();
+    let mut resuming = false;
     loop {
-        let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
+        // Signals that come by then are for the program.
+        let fds = [agent.link.as_fd(), state.as_fd()];
+        let ready = poll::readable(if resuming { &fds[..1] } else { &fds }, None)
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
         if ready[0] {
             match agent.link.next(false) {
@@ -355,13 +361,15 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
+                Ok(Some(Tell::Resuming)) => resuming = true,
                 Ok(Some(Tell::Progress { done, total })) => bar.show("restarting", done, total),
                 Ok(Some(Tell::Warning { text })) => bar.without(|| report::warn(&text)),
                 Ok(_) => {}
+                Err(_) if resuming => return Ok(Told::default()),
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }
         }
-        if state.told_to_end().is_some() {
+        if !resuming && state.told_to_end().is_some() {
             return Err(Failure::from(&RebuildError::Interrupted));
         }
     }

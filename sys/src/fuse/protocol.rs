@@ -16,13 +16,20 @@ const OUT_HEAD: usize = 16;
 const FOR_EVER: u64 = 1 << 30;
 /// As large as a file can be: whole pages.
 const SIZE: u64 = (i64::MAX as u64) & !4095;
-/// Longest range that the kernel reads at once, or ahead: bytes.
-const LONGEST: u32 = 128 << 10;
+/// Longest range that the kernel reads ahead by itself: bytes. No kernel takes more from us than its own default.
+const READ_AHEAD: u32 = 128 << 10;
+/// Longest range of one request: what a file that was said to be read in sequence is read ahead by (mm/fadvise.c,
+/// POSIX_FADV_SEQUENTIAL: twice as much).
+pub const LONGEST: u32 = 2 * READ_AHEAD;
 
 const FUSE_ASYNC_READ: u32 = 1;
 const FUSE_MAX_PAGES: u32 = 1 << 22;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-const FUSE_NOTIFY_STORE: i32 = 4;
+/// Linux 5.16: close(2) asks nothing, and so waits for nothing.
+const FOPEN_NOFLUSH: u32 = 1 << 5;
+/// Number of an open file of the process that reads ahead, and of any other.
+const AHEAD: u64 = 1;
+const ORDINARY: u64 = 0;
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,8 +40,16 @@ pub enum Request {
     Lookup(Vec<u8>),
     /// About the file, or the folder: its number.
     Attributes(u64),
-    /// Open it.
-    Open,
+    /// Open it. By O_NONBLOCK, which means nothing to a file, the process that reads ahead says that it is that.
+    Open {
+        /// It is.
+        ahead: bool,
+    },
+    /// An open file has been closed by the last that had it, mappings included.
+    Release {
+        /// As at [`Request::Open`].
+        ahead: bool,
+    },
     /// What is in it.
     Read {
         /// First byte.
@@ -42,6 +57,8 @@ pub enum Request {
         /// Bytes.
         len: usize,
     },
+    /// Who waits for the answer to this request has got a signal.
+    Interrupt(u64),
     /// About the file system.
     Statistics,
     /// That it is no longer needed: answered by nothing.
@@ -60,28 +77,42 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
+/// Which request it is, and whose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Its number.
+    pub unique: u64,
+    /// The thread that asks, as the server's pid namespace has it; 0: none of that.
+    pub thread: u32,
+}
+
 impl Request {
-    /// A request and its number. `None`: too short to be answered.
-    pub fn parse(bytes: &[u8]) -> Option<(u64, Request)> {
+    /// A request and its head. `None`: too short to be answered.
+    pub fn parse(bytes: &[u8]) -> Option<(Head, Request)> {
         let (opcode, unique, node) = (u32_at(bytes, 4)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        let head = Head { unique, thread: u32_at(bytes, 32)? };
         let body = bytes.get(IN_HEAD..)?;
-        Some((unique, Request::of(opcode, node, body).unwrap_or(Request::Unknown)))
+        Some((head, Request::of(opcode, node, body).unwrap_or(Request::Unknown)))
     }
 
     fn of(opcode: u32, node: u64, body: &[u8]) -> Option<Request> {
         Some(match opcode {
             1 if node == ROOT => Request::Lookup(body.split(|byte| *byte == 0).next()?.to_vec()),
-            // FORGET, INTERRUPT (who waits is answered in time), BATCH_FORGET.
-            2 | 36 | 42 => Request::Silent,
+            // FORGET, BATCH_FORGET.
+            2 | 42 => Request::Silent,
             3 => Request::Attributes(node),
-            14 if node == NODE => Request::Open,
+            14 if node == NODE => {
+                Request::Open { ahead: u32_at(body, 0)? & libc::O_NONBLOCK.cast_unsigned() != 0 }
+            }
             15 if node == NODE => {
                 let len = u32_at(body, 16)?.min(1 << 20);
                 Request::Read { offset: u64_at(body, 8)?, len: len as usize }
             }
             17 => Request::Statistics,
-            // RELEASE, DESTROY.
-            18 | 38 => Request::Done,
+            18 if node == NODE => Request::Release { ahead: u64_at(body, 0)? == AHEAD },
+            // DESTROY.
+            38 => Request::Done,
+            36 => Request::Interrupt(u64_at(body, 0)?),
             26 => Request::Init(u32_at(body, 12)?),
             _ => Request::Unknown,
         })
@@ -133,7 +164,7 @@ impl Identity {
                 // struct fuse_init_out: version, read ahead, flags, background requests and from when on there are
                 // too many, bytes of a write, granularity of times, pages of a request, and what stays as it is.
                 let answer =
-                    answer.u32(7).u32(31).u32(LONGEST).u32(offered & (FUSE_ASYNC_READ | FUSE_MAX_PAGES));
+                    answer.u32(7).u32(31).u32(READ_AHEAD).u32(offered & (FUSE_ASYNC_READ | FUSE_MAX_PAGES));
                 let pages = u16::try_from(LONGEST / 4096).unwrap_or(1);
                 answer.u16(64).u16(48).u32(4096).u32(1).u16(pages).zeros(34)
             }
@@ -142,11 +173,13 @@ impl Identity {
             }
             Request::Lookup(_) => return Some(Err(libc::ENOENT)),
             Request::Attributes(node) => self.attributes(answer.u64(FOR_EVER).zeros(8), *node),
-            Request::Open => answer.u64(0).u32(FOPEN_KEEP_CACHE).u32(0),
+            Request::Open { ahead } => {
+                answer.u64(if *ahead { AHEAD } else { ORDINARY }).u32(FOPEN_KEEP_CACHE | FOPEN_NOFLUSH).u32(0)
+            }
             // struct fuse_kstatfs: blocks, free, available; files, free; block, name, fragment.
             Request::Statistics => answer.zeros(40).u32(4096).u32(255).u32(4096).zeros(28),
-            Request::Done => answer,
-            Request::Silent => return None,
+            Request::Release { .. } | Request::Done => answer,
+            Request::Silent | Request::Interrupt(_) => return None,
             Request::Read { .. } | Request::Unknown => return Some(Err(libc::ENOSYS)),
         };
         Some(Ok(answer.0))
@@ -171,15 +204,6 @@ pub fn answer_head(unique: u64, errno: i32, len: usize) -> [u8; OUT_HEAD] {
     head
 }
 
-/// The head of `len` bytes that are put into the cache of the file unasked: struct fuse_notify_store_out behind an
-/// answer to nothing.
-pub fn store_head(offset: u64, len: usize) -> Vec<u8> {
-    const STORE: usize = 24;
-    let mut head = answer_head(0, -FUSE_NOTIFY_STORE, STORE + len).to_vec();
-    head.extend(Answer::default().u64(NODE).u64(offset).u32(u32::try_from(len).unwrap_or(0)).u32(0).0);
-    head
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -187,15 +211,15 @@ mod tests {
 
     fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
         let len = u32::try_from(IN_HEAD + body.len()).unwrap();
-        let head = Answer::default().u32(len).u32(opcode).u64(77).u64(node).zeros(16);
+        let head = Answer::default().u32(len).u32(opcode).u64(77).u64(node).zeros(8).u32(55).zeros(4);
         [&head.0, body].concat()
     }
 
     #[test]
     fn requests_are_understood() {
         let parse = |opcode, node, body: &[u8]| {
-            let (unique, request) = Request::parse(&request(opcode, node, body)).unwrap();
-            assert_eq!(unique, 77);
+            let (head, request) = Request::parse(&request(opcode, node, body)).unwrap();
+            assert_eq!(head, Head { unique: 77, thread: 55 });
             request
         };
         let read = Answer::default().u64(0).u64(8192).u32(4096).zeros(20).0;
@@ -203,6 +227,13 @@ mod tests {
         assert_eq!(parse(15, NODE, &read[..19]), Request::Unknown);
         assert_eq!(parse(15, ROOT, &read), Request::Unknown);
         assert_eq!(parse(1, ROOT, b"name\0rest"), Request::Lookup(b"name".to_vec()));
+        let open = |flags: i32| parse(14, NODE, &Answer::default().u32(flags.cast_unsigned()).u32(0).0);
+        assert_eq!(open(libc::O_RDONLY), Request::Open { ahead: false });
+        assert_eq!(open(libc::O_NONBLOCK), Request::Open { ahead: true });
+        let release = |number: u64| parse(18, NODE, &Answer::default().u64(number).zeros(16).0);
+        assert_eq!(release(AHEAD), Request::Release { ahead: true });
+        assert_eq!(release(ORDINARY), Request::Release { ahead: false });
+        assert_eq!(parse(36, 0, &99_u64.to_ne_bytes()), Request::Interrupt(99));
         assert_eq!(parse(26, 0, &Answer::default().u32(7).u32(44).u32(1).u32(9).0), Request::Init(9));
         assert_eq!(parse(26, 0, &[0; 15]), Request::Unknown);
         assert_eq!(parse(2, NODE, &[]), Request::Silent);
@@ -218,12 +249,13 @@ mod tests {
         assert_eq!(len(Request::Lookup(b"name".to_vec())), Some(Ok(128)));
         assert_eq!(len(Request::Lookup(b"nam".to_vec())), Some(Err(libc::ENOENT)));
         assert_eq!(len(Request::Attributes(NODE)), Some(Ok(104)));
-        assert_eq!(len(Request::Open), Some(Ok(16)));
+        assert_eq!(len(Request::Open { ahead: true }), Some(Ok(16)));
+        assert_eq!(len(Request::Release { ahead: true }), Some(Ok(0)));
+        assert_eq!(len(Request::Interrupt(1)), None);
         assert_eq!(len(Request::Statistics), Some(Ok(80)));
         assert_eq!(len(Request::Done), Some(Ok(0)));
         assert_eq!(len(Request::Silent), None);
         assert_eq!(len(Request::Unknown), Some(Err(libc::ENOSYS)));
         assert_eq!(answer_head(5, libc::EIO, 0)[..8], [16, 0, 0, 0, 251, 255, 255, 255]);
-        assert_eq!(store_head(4096, 8192).len(), 40);
     }
 }

@@ -101,6 +101,10 @@ mod engines {
         with("guards", User::Ordinary, &["--engine", "slots"]);
     }
     #[test]
+    fn visitors_slots() {
+        with("visitors", User::Ordinary, &["--engine", "slots"]);
+    }
+    #[test]
     fn guards_sync() {
         with("guards", User::Ordinary, &["--engine", "sync"]);
     }

@@ -49,6 +49,7 @@ mod security;
 mod servers;
 mod signals;
 mod stops;
+mod storms;
 mod streams;
 mod system_v;
 mod tiers;

@@ -4,6 +4,7 @@ use super::rebuild_process::ProcessBuilder;
 use crate::error::TraceError;
 use crate::rebuild::error::RebuildError;
 use crate::stop::interrupt;
+use holdfast_sys::fault;
 use holdfast_sys::procfs;
 use holdfast_sys::ptrace::{self, Wait};
 use std::time::Duration;
@@ -33,10 +34,12 @@ impl Drop for KillOnDrop {
 }
 
 /// Takes the options away (the program must not die with the agent) and resumes all threads, children before
-/// parents; before them all those enter pause(2) that waited there.
+/// parents; before them all those enter pause(2) that waited there. `resuming` is called before the first of them is:
+/// from then on the program runs, should the agent die meanwhile, as the kernel resumes what a dead tracer has stopped.
 pub fn resume_all(
     processes: &[ProcessBuilder<'_>],
     not_resumed: &mut KillOnDrop,
+    resuming: &dyn Fn(),
 ) -> Result<(), RebuildError> {
     let all: Vec<i32> = processes.iter().rev().flat_map(ProcessBuilder::tids).collect();
     for tid in &all {
@@ -46,6 +49,8 @@ pub fn resume_all(
     let pauses = |tid: &i32| ptrace::registers(*tid).is_ok_and(|regs| interrupt::pauses(&regs));
     let pausing: Vec<i32> = running.flat_map(ProcessBuilder::tids).filter(pauses).collect();
     let signals = interrupt::enter_pauses(&pausing, ENTERING);
+    resuming();
+    fault::point("seed-resuming");
     for (number, tid) in all.iter().enumerate() {
         match ptrace::detach(*tid, signals.get(tid).copied().unwrap_or(0)) {
             Ok(()) => {}
