@@ -131,7 +131,7 @@ impl LiveThread {
     /// [`LiveThread::put_back`].
     ///
     /// # Errors
-    /// The thread died or did not come back in time; it is then not in a known state.
+    /// The thread died or did not come back in time; it is put back then, if it lives.
     pub fn run(
         &self,
         area: &InjectArea,
@@ -163,17 +163,30 @@ impl LiveThread {
         count: usize,
         on_clone: OnClone<'_>,
     ) -> Result<Vec<i64>, TraceError> {
-        self.wait_for_marker(on_clone)?;
+        if let Err(error) = self.wait_for_marker(on_clone) {
+            self.give_up();
+            return Err(error);
+        }
         let mut results = self.thread.results(area.scratch.0, count + 1)?;
         fault::point("inject");
         results.remove(0);
         Ok(results)
     }
 
+    /// After a failure in the middle of a table: the thread is where it was before.
+    fn give_up(&self) {
+        if let Err(error) = self.thread.halt().and_then(|()| self.put_back()) {
+            tracing::warn!(tid = self.thread.tid, %error, "a thread is not put back after injected calls");
+        }
+    }
+
     fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
         let yield_for = if self.marker == Marker::Call { SOON } else { Duration::ZERO };
         let patience = Patience { limit: LIMIT, look_after: Some(SUSPICIOUS), yield_for };
         let mut at_end = false;
+        if fault::fails("inject") {
+            return Err(TraceError::Stuck { tid: self.thread.tid });
+        }
         self.thread.run_until(patience, |stop| match stop {
             Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {
                 if self.thread.has_sent_the_signal()? {

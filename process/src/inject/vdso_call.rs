@@ -89,22 +89,20 @@ impl<'a> VdsoCalls<'a> {
         for _ in 0..2 {
             fault::point("foothold");
             ptrace::cont_to_call(tid, 0)?;
+            if fault::fails("foothold") {
+                return Err(TraceError::Stuck { tid });
+            }
             self.wait_for(|stop| stop == Wait::Syscall)?;
         }
         Ok(ptrace::registers(tid)?.rax.cast_signed())
     }
 
-    /// Puts thread and memory back as they were.
+    /// Puts thread and memory back as they were, whatever the last call has come to.
     ///
     /// # Errors
     /// As [`VdsoCalls::call`].
     pub fn leave(self) -> Result<(), TraceError> {
-        let tid = self.host.thread.tid;
-        // Only where it looks for signals may it be given the registers of an interrupted call (see
-        // `LiveThread::finish`).
-        ptrace::interrupt(tid)?;
-        ptrace::cont(tid, 0)?;
-        self.wait_for(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
+        self.host.thread.halt()?;
         self.host.put_back()?;
         self.memory.write(self.at, &[0; LEN])?;
         Ok(())
