@@ -15,8 +15,8 @@ use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use holdfast_sys::{attributes, fault, procfs, procmem};
-use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
@@ -37,6 +37,10 @@ struct Born(i32);
 
 impl Drop for Born {
     fn drop(&mut self) {
+        // 0 would be all processes of this group: a process whose id is not seen here.
+        if self.0 <= 0 {
+            return;
+        }
         let _ = ptrace::kill(self.0, libc::SIGKILL);
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
@@ -58,7 +62,7 @@ pub struct Copy {
     area: InjectArea,
     regs: Registers,
     /// Calls in it have not come to their end: it may be working through their table, which must stay as it is.
-    is_stuck: Cell<bool>,
+    is_stuck: AtomicBool,
     _born: Born,
 }
 
@@ -106,7 +110,7 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     // It has no life of its own, so it notices no signal.
     ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
     let regs = ptrace::registers(pid)?;
-    Ok(Copy { pid, inner, area: *area, regs, is_stuck: Cell::new(false), _born: born })
+    Ok(Copy { pid, inner, area: *area, regs, is_stuck: AtomicBool::new(false), _born: born })
 }
 
 /// For the tests: here it does not go on.
@@ -206,12 +210,12 @@ fn remote(pid: i32, inner: i32) -> RemoteThread {
 impl Copy {
     /// Runs a table in the copy. After a failure: none any more.
     fn run(&self, rows: &[Row]) -> Result<(), TraceError> {
-        if self.is_stuck.replace(true) {
+        if self.is_stuck.swap(true, Ordering::Relaxed) {
             return Err(TraceError::Stuck { tid: self.pid });
         }
         fails("copy-call", self.pid)?;
         self.work_through(rows)?;
-        self.is_stuck.set(false);
+        self.is_stuck.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -250,7 +254,7 @@ impl Copy {
     /// # Errors
     /// The copy died.
     pub fn release(&self, runs: &[PageRun]) -> Result<(), TraceError> {
-        if self.is_stuck.get() {
+        if self.is_stuck.load(Ordering::Relaxed) {
             return Ok(());
         }
         // The stub and its table are needed to the end.

@@ -11,7 +11,7 @@ use crate::capture::watchers::{Watchers, in_kernel};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, Object, Watch};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::{fd, inotify};
+use holdfast_sys::{fd, inotify, procfs};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -226,7 +226,7 @@ fn by_search(
     }
 }
 
-/// Folders that the programs have to do with, and files that they have open: each with what it lies in.
+/// Folders that the programs have to do with, and files that they have open or mapped: each with what it lies in.
 fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf> {
     let open = first.descriptions.iter().filter_map(|description| match &description.object {
         Object::Regular { path, .. } | Object::Directory { path, .. } => Some(path.as_path().to_owned()),
@@ -237,7 +237,9 @@ fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf
         let home = home.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"HOME="));
         let home = home.map(|home| PathBuf::from(OsStr::from_bytes(home)));
         let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
-        std::iter::once(cwd.clone()).chain(home).chain(exe)
+        let mapped = procfs::maps(pid, pid).unwrap_or_default().into_iter();
+        let mapped = mapped.map(|mapping| PathBuf::from(OsStr::from_bytes(&mapping.name)));
+        std::iter::once(cwd.clone()).chain(home).chain(exe).chain(mapped.collect::<BTreeSet<_>>())
     });
     let mut known = HashSet::new();
     let above = own.chain(open).flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>());
