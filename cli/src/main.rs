@@ -134,7 +134,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Keeper(args) => keeper::process::run(args),
         Command::Probe(args) => keeper::probe::run(args),
         Command::Faults { failing } => {
-            let points = if failing { holdfast_sys::fault::FAILING } else { holdfast_sys::fault::POINTS };
+            let points = if *failing { holdfast_sys::fault::FAILING } else { holdfast_sys::fault::POINTS };
             report::print(&format!("{}\n", points.join("\n")))
         }
     }

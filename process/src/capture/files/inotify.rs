@@ -237,7 +237,7 @@ fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf
         let home = home.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"HOME="));
         let home = home.map(|home| PathBuf::from(OsStr::from_bytes(home)));
         let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let mapped = procfs::maps(pid, pid).unwrap_or_default().into_iter();
+        let mapped = procfs::maps(*pid, *pid).unwrap_or_default().into_iter();
         let mapped = mapped.map(|mapping| PathBuf::from(OsStr::from_bytes(&mapping.name)));
         std::iter::once(cwd.clone()).chain(home).chain(exe).chain(mapped.collect::<BTreeSet<_>>())
     });

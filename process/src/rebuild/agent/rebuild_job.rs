@@ -2,8 +2,8 @@
 //!
 //! Order: all processes are met, seized and let execute; each is rebuilt ([`super::rebuild_process`]) but for what
 //! runs from then on; all get their locks; files are put back; all get the rest (leases, timers, registers); all are
-//! resumed, children before their parents. Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them, as does
-//! a signal that tells the agent to end: there is no half-restarted program.
+//! resumed, children before their parents. Until the last step the processes die with the agent (PTRACE_O_EXITKILL),
+//! and any error kills all of them, as does a signal that tells the agent to end: there is no half-restarted program.
 
 use super::ipc::IpcObjects;
 use super::options::{RebuildOptions, Rebuilt};
