@@ -292,7 +292,11 @@ Examples:
     Probe(CudaArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
-    Faults,
+    Faults {
+        /// Those at which a step fails.
+        #[arg(long)]
+        failing: bool,
+    },
 }
 
 /// Reads `OLD=NEW`; paths need not be text.

@@ -135,7 +135,10 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Man { folder } => commands::man::run(folder),
         Command::Keeper(args) => keeper::process::run(args),
         Command::Probe(args) => keeper::probe::run(args),
-        Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
+        Command::Faults { failing } => {
+            let points = if *failing { holdfast_sys::fault::FAILING } else { holdfast_sys::fault::POINTS };
+            report::print(&format!("{}\n", points.join("\n")))
+        }
     }
     .map(|()| None)
 }

@@ -12,7 +12,7 @@ use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::spare_numbers::SpareNumbers;
 use holdfast_sys::attributes;
 use holdfast_sys::clone::{Common, have_in_common};
-use holdfast_sys::elf::{self, ElfError};
+use holdfast_sys::elf::{self, ElfError, Running};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
 use holdfast_sys::unix_socket;
@@ -212,8 +212,7 @@ pub fn closed(pid: i32) -> Option<Refusal> {
 
 /// A process of the job that the agent has not heard of.
 pub fn stranger(pid: i32) -> Refusal {
-    let program = std::fs::File::open(format!("/proc/{pid}/exe"));
-    match program.map(|program| elf::segments(&program)) {
+    match Running::of(pid).map(|program| elf::segments(&program)) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_own(pid) => process(
             pid,
             "it may be of the job, and its own user may not look into it (set-group-id, file capabilities, or \

@@ -97,8 +97,16 @@ impl Tracer {
         let state = TracerState::with(Descendants::and(births.clone()));
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
-            Worker { inbox, queue: own, state, retained: Vec::new(), unlifted: None, parked: Vec::new() }
-                .run();
+            Worker {
+                inbox,
+                queue: own,
+                state,
+                retained: Vec::new(),
+                unlifted: None,
+                parked: Vec::new(),
+                next: None,
+            }
+            .run();
         })?;
         Ok(Tracer { commands, queue, births })
     }
@@ -152,13 +160,15 @@ struct Worker {
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
     parked: Vec<StoppedProgram>,
+    /// Was taken out of the inbox, and comes next.
+    next: Option<Command>,
 }
 
 impl Worker {
     fn run(mut self) {
         loop {
             let wait = if self.state.stragglers.is_empty() { Duration::from_secs(3600) } else { TEND_EVERY };
-            match self.inbox.recv_timeout(wait) {
+            match self.next.take().map_or_else(|| self.inbox.recv_timeout(wait), Ok) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -179,7 +189,7 @@ impl Worker {
             }
             Command::Unpark => self.unpark(),
             Command::Release(run) => self.release(run),
-            Command::Quit => {} // taken by the loop
+            Command::Quit => {} // the loop has taken it
             Command::End { kill } => {
                 for (_, current) in std::mem::take(&mut self.retained) {
                     match current {
@@ -258,12 +268,11 @@ impl Worker {
     /// Releases this run and all others that wait in the inbox, in one go.
     fn release(&mut self, first: PageRun) {
         let mut runs = vec![first];
-        let mut other = None;
         while let Ok(command) = self.inbox.try_recv() {
             match command {
                 Command::Release(run) => runs.push(run),
-                command => {
-                    other = Some(command);
+                other => {
+                    self.next = Some(other);
                     break;
                 }
             }
@@ -278,8 +287,26 @@ impl Worker {
                 tracing::warn!(%error, "releasing stored pages");
             }
         }
-        if let Some(command) = other {
-            self.obey(command);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::{Addr, PAGE_SIZE};
+
+    #[test]
+    fn a_quit_behind_pages_that_are_stored_is_not_lost() {
+        let (commands, inbox) = unbounded();
+        let run = PageRun::between(Addr(0), Addr(PAGE_SIZE));
+        for command in [Command::Release(run), Command::Release(run), Command::Quit] {
+            assert!(commands.send(command).is_ok());
         }
+        let queue: Arc<dyn TracerQueue> = Arc::new(commands.clone());
+        let state = TracerState::with(Descendants::and(None));
+        // It would wait for another command.
+        Worker { inbox, queue, state, retained: Vec::new(), unlifted: None, parked: Vec::new(), next: None }
+            .run();
+        assert!(commands.send(Command::Unpark).is_err(), "the thread has ended");
     }
 }

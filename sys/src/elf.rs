@@ -1,12 +1,13 @@
 //! What the head of an ELF file says: its class, its processor, its program headers.
 //!
-//! Used by `cli`, for programs that are to be run, and by `process`, for those that run already. Offsets are those of
-//! Elf64_Ehdr and Elf64_Phdr (System V gABI, chapters 4 and 5).
+//! Used by `cli`, for programs that are to be run, and by `process`, for those that run already ([`Running`]).
+//! Offsets are those of Elf64_Ehdr and Elf64_Phdr (System V gABI, chapters 4 and 5).
 //! Fails by: [`ElfError`]; a damaged file is no reason to panic.
 
-use std::fs::File;
+use crate::{procfs, procmem};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use thiserror::Error;
 
 /// The linker that is to load it.
@@ -47,15 +48,83 @@ pub struct Segment {
     pub len: u64,
 }
 
+/// Where a program is read.
+pub trait Bytes {
+    /// As pread(2).
+    ///
+    /// # Errors
+    /// As pread(2).
+    fn at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Bytes for File {
+    fn at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_at(buffer, offset)
+    }
+}
+
+/// The program of a process, read where the process has it mapped: to open its file might be noticed (a lease,
+/// inotify). The linker maps its head with its first segment, which nobody writes.
+#[derive(Debug)]
+pub enum Running {
+    /// A thread of the process, and the first byte and the length of the mapping.
+    Mapped(i32, u64, u64),
+    /// Its head is not mapped.
+    Opened(File),
+}
+
+impl Running {
+    /// That of a process.
+    ///
+    /// # Errors
+    /// Process gone, or not ours.
+    pub fn of(pid: i32) -> io::Result<Running> {
+        let link = format!("/proc/{pid}/exe");
+        let (name, inode) = (procfs::link(&link)?, fs::metadata(&link)?.ino());
+        let maps = |tid| Some((tid, procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty())?));
+        let (tid, maps) = procfs::by_any_thread(pid, maps)?;
+        let head = maps.iter().find(|one| one.offset == 0 && one.inode == inode && one.name == name);
+        match head {
+            Some(head) => Ok(Running::Mapped(tid, head.start, head.end - head.start)),
+            None => File::open(link).map(Running::Opened),
+        }
+    }
+}
+
+impl Bytes for Running {
+    fn at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Running::Mapped(tid, start, len) => {
+                let there = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX);
+                let there = there.min(buffer.len());
+                procmem::read(*tid, start.saturating_add(offset), &mut buffer[..there])?;
+                Ok(there)
+            }
+            Running::Opened(file) => file.read_at(buffer, offset),
+        }
+    }
+}
+
+fn exactly(program: &impl Bytes, offset: u64, buffer: &mut [u8]) -> Result<(), ElfError> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match program.at(offset.saturating_add(done as u64), &mut buffer[done..]) {
+            Ok(more) if more > 0 => done += more,
+            _ => return Err(ElfError::Damaged),
+        }
+    }
+    Ok(())
+}
+
 /// The program headers of a 64-bit program for x86-64.
 ///
 /// # Errors
 /// See [`ElfError`].
-pub fn segments(file: &File) -> Result<Vec<Segment>, ElfError> {
+pub fn segments(program: &impl Bytes) -> Result<Vec<Segment>, ElfError> {
     let mut head = Vec::with_capacity(HEAD_LEN);
     let mut room = [0_u8; HEAD_LEN];
     while head.len() < HEAD_LEN {
-        match file.read_at(&mut room[..HEAD_LEN - head.len()], head.len() as u64)? {
+        match program.at(head.len() as u64, &mut room[..HEAD_LEN - head.len()])? {
             0 => break,
             len => head.extend_from_slice(&room[..len]),
         }
@@ -77,7 +146,7 @@ pub fn segments(file: &File) -> Result<Vec<Segment>, ElfError> {
         return Err(ElfError::Damaged);
     }
     let mut entries = vec![0_u8; entry_len * count];
-    file.read_exact_at(&mut entries, table).map_err(|_| ElfError::Damaged)?;
+    exactly(program, table, &mut entries)?;
     let segment = |entry: &[u8]| {
         let long = |at| word(entry, at).map(u64::from_le_bytes);
         Some(Segment { kind: u32::from_le_bytes(word(entry, 0)?), offset: long(8)?, len: long(32)? })
@@ -89,12 +158,12 @@ pub fn segments(file: &File) -> Result<Vec<Segment>, ElfError> {
 ///
 /// # Errors
 /// See [`ElfError`].
-pub fn interpreter(file: &File) -> Result<Option<Vec<u8>>, ElfError> {
-    let all = segments(file)?;
+pub fn interpreter(program: &impl Bytes) -> Result<Option<Vec<u8>>, ElfError> {
+    let all = segments(program)?;
     let Some(segment) = all.iter().find(|segment| segment.kind == PT_INTERP) else { return Ok(None) };
     let len = usize::try_from(segment.len).ok().filter(|len| *len <= libc::PATH_MAX as usize);
     let mut path = vec![0_u8; len.ok_or(ElfError::Damaged)?];
-    file.read_exact_at(&mut path, segment.offset).map_err(|_| ElfError::Damaged)?;
+    exactly(program, segment.offset, &mut path)?;
     path.truncate(path.iter().position(|byte| *byte == 0).unwrap_or(path.len()));
     Ok(Some(path))
 }
@@ -136,7 +205,12 @@ mod tests {
         let dynamic = program(2, 62, b"/lib/ld.so\0");
         assert_eq!(interpreter(&file(&dynamic)).unwrap().unwrap(), b"/lib/ld.so");
         assert_eq!(interpreter(&file(&program(2, 62, b""))).unwrap(), None);
-        assert!(interpreter(&File::open("/proc/self/exe").unwrap()).unwrap().is_some());
+        let running = Running::of(crate::attributes::own_pid()).unwrap();
+        assert!(matches!(running, Running::Mapped(..)));
+        assert_eq!(
+            interpreter(&File::open("/proc/self/exe").unwrap()).unwrap(),
+            interpreter(&running).unwrap()
+        );
         assert!(matches!(interpreter(&file(&program(1, 3, b""))), Err(ElfError::Small)));
         assert!(matches!(interpreter(&file(&program(2, 183, b""))), Err(ElfError::Machine(183))));
         assert!(matches!(interpreter(&file(b"#!/bin/sh")), Err(ElfError::Foreign)));

@@ -1,8 +1,9 @@
 //! Fault points: named places at which a test may have the process killed, or delayed.
 //!
 //! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process; with `+300` at
-//! the end it sleeps so many milliseconds instead. Compiled in always: the cost without the variable is one atomic
-//! load. Called by the agent and, where the name says so, by the front; never inside the program.
+//! the end it sleeps so many milliseconds instead; with `!` what calls [`fails`] there fails. Compiled in always: the
+//! cost without the variable is one atomic load. Called by the agent and, where the name says so, by the front; never
+//! inside the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,22 +61,37 @@ pub const POINTS: &[&str] = &[
     "cuda-restored",
 ];
 
+/// All points of a checkpoint at which a step can fail, in the order in which they are passed (`holdfast __faults
+/// --failing` prints them). `inject`: a table of calls that does not come to its end in time.
+pub const FAILING: &[&str] = &[
+    "foothold",
+    "foothold-made",
+    "inject",
+    "clone-child",
+    "clone-born",
+    "clone-owned",
+    "clone-done",
+    "copy-call",
+];
+
 struct Plan {
     name: String,
     left: AtomicU64,
     delay: Option<Duration>,
+    fails: bool,
 }
 
 fn plan() -> Option<&'static Plan> {
     static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
     PLAN.get_or_init(|| {
         let text = std::env::var("HOLDFAST_FAULT").ok()?;
+        let (text, fails) = text.strip_suffix('!').map_or((text.as_str(), false), |rest| (rest, true));
         let (place, delay) = match text.split_once('+') {
             Some((place, delay_ms)) => (place, Some(Duration::from_millis(delay_ms.parse().unwrap_or(0)))),
-            None => (text.as_str(), None),
+            None => (text, None),
         };
         let (name, count) = place.split_once(':').unwrap_or((place, "1"));
-        Some(Plan { name: name.to_owned(), left: AtomicU64::new(count.parse().unwrap_or(1)), delay })
+        Some(Plan { name: name.to_owned(), left: AtomicU64::new(count.parse().unwrap_or(1)), delay, fails })
     })
     .as_ref()
 }
@@ -95,7 +111,7 @@ fn say(name: &str) {
 /// Dies here by SIGKILL, or sleeps, if the environment asks for it.
 pub fn point(name: &str) {
     let Some(plan) = plan() else { return };
-    if plan.name == name && plan.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+    if !plan.fails && plan.name == name && plan.left.fetch_sub(1, Ordering::Relaxed) == 1 {
         if let Some(delay) = plan.delay {
             return std::thread::sleep(delay);
         }
@@ -105,4 +121,15 @@ pub fn point(name: &str) {
             std::thread::park();
         }
     }
+}
+
+/// Whether what is done here is to fail, if the environment asks for it.
+pub fn fails(name: &str) -> bool {
+    let Some(plan) = plan() else { return false };
+    let fails = plan.fails && plan.name == name && plan.left.fetch_sub(1, Ordering::Relaxed) == 1;
+    if fails {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "failed at the fault point {name}");
+    }
+    fails
 }

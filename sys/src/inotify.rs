@@ -9,10 +9,13 @@
 
 use crate::check;
 use crate::fd::owned;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::inotify::{InitFlags, Inotify};
+use nix::unistd::chdir;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Longest file handle (include/linux/exportfs.h, MAX_HANDLE_SZ).
 const HANDLE_ROOM: usize = 128;
@@ -45,11 +48,24 @@ pub fn remove(inotify: BorrowedFd<'_>, wd: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::inotify_rm_watch(inotify.as_raw_fd(), wd) })).map(|_| ())
 }
 
-/// Opens a file by its handle, as a path only. `near`: any file of the same file system.
+/// Opens a file by its handle, as a path only. `near`: a folder of the same file system, which is not opened: a thread
+/// has it as its own working folder for the call.
 ///
 /// # Errors
-/// EPERM: for CAP_DAC_READ_SEARCH only; ESTALE: no such file.
-pub fn open_by_handle(near: BorrowedFd<'_>, kind: i32, handle: &[u8]) -> io::Result<OwnedFd> {
+/// EPERM: for CAP_DAC_READ_SEARCH only; ESTALE: no such file; as unshare(2) and chdir(2).
+pub fn open_by_handle(near: &Path, kind: i32, handle: &[u8]) -> io::Result<OwnedFd> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || {
+            unshare(CloneFlags::CLONE_FS)?;
+            chdir(near)?;
+            open_here(kind, handle)
+        })?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread has ended in the middle")))
+    })
+}
+
+/// The same in the working folder.
+fn open_here(kind: i32, handle: &[u8]) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Handle {
         len: u32,
@@ -66,7 +82,7 @@ pub fn open_by_handle(near: BorrowedFd<'_>, kind: i32, handle: &[u8]) -> io::Res
     owned(unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
-            near.as_raw_fd(),
+            libc::AT_FDCWD,
             (&raw mut whole).cast::<libc::c_void>(),
             flags,
         )
@@ -86,7 +102,6 @@ mod tests {
         remove(inotify.as_fd(), 1).unwrap();
         assert_eq!(add(inotify.as_fd(), c"/", libc::IN_CREATE).unwrap(), 2);
         assert!(remove(inotify.as_fd(), 1).is_err());
-        let near = std::fs::File::open("/").unwrap();
-        assert!(open_by_handle(near.as_fd(), 1, &[0; 200]).is_err());
+        assert!(open_by_handle(Path::new("/"), 1, &[0; 200]).is_err());
     }
 }

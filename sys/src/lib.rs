@@ -22,6 +22,7 @@ pub mod fs_ids;
 pub mod fuse;
 pub mod ids;
 pub mod inotify;
+pub mod mapped_read;
 pub mod memfd;
 pub mod nvcomp;
 pub mod objects;

@@ -66,6 +66,10 @@ macro_rules! suite {
                 #[short] brk: "break" => "The break, growing and shrinking";
                 #[short] memory: "memory" =>
                     "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
+                beyond_deleted: "beyond" "deleted" => "A private mapping that reaches beyond the end of a deleted file";
+                #[short] beyond_memfd: "beyond" "memfd" => "The same of a memfd";
+                beyond_anonymous: "beyond" "anonymous" => "The same of shared memory",
+                    root "only root may open /proc/self/map_files";
                 #[short] memfds: "memfds" => "memfds: holes, seals, several descriptions; an unlinked file in /dev/shm";
                 mirror: "mirror" => "Open files of /proc/self (mem, maps)";
                 advice: "advice" => "madvise(DONTNEED) and mremap";
@@ -216,6 +220,8 @@ macro_rules! suite {
                     "Regular files: offsets, O_APPEND, dup, close-on-exec, deleted files; \
                     limits, nice value, thread names";
                 #[short] watches: "watches" => "inotify: watch numbers, masks, files and folders; pidfds";
+                #[short] unnoticed: "unnoticed" "files" =>
+                    "Files under inotify and leases, whatever they are used for: no checkpoint is an event there";
                 #[short] locks: "locks" => "File locks: flock, POSIX, open file description, leases";
                 #[short] fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
                 #[short] folder: "folder" => "A current directory that was removed; the umask";

@@ -314,6 +314,7 @@ fn describe(
     let files = regions::Files {
         shared: &inside.scenery.shared_files,
         identities: &mut kept.identities,
+        pid: target.pid,
         self_contained: options.self_contained,
         once,
     };
@@ -427,7 +428,7 @@ fn record(
     let exe_path = exe_name.as_path();
     let exe = kept
         .identities
-        .of(exe_path, None)
+        .of(exe_path, None, (pid, seen.mapped.iter().map(|mapped| &mapped.mapping)))
         .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
     let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
     let told = seen.threads.iter().zip(&seen.facts).zip(surroundings.around);

@@ -220,7 +220,7 @@ fn read_together(
             memory.map_err(|error| process_errors::named(error, all.len() > 1, one.target.pid))?;
         let mapped = &one.stage.seen.mapped;
         let whole = regions::stored_whole(mapped, options.self_contained, &one.before.replaced, &nameless);
-        collected.add_whole(mapped, &whole);
+        collected.add_whole(mapped, &whole, &nameless);
         Ok(Part { scenery, collected, whole, files })
     };
     let parts = all.iter().zip(memories).zip(tables).map(own).collect();
@@ -273,6 +273,7 @@ fn files(
         let seen = || all.iter().map(|one| &one.stage.seen);
         let privately = unlinked::mapped_privately(seen().map(|seen| &seen.mapped[..]));
         seen().for_each(|seen| unlinked::add_mapped(first, &seen.mapped, &privately, &seen.memory));
+        seen().for_each(|seen| unlinked::add_privately_mapped(first, &seen.mapped, &seen.memory));
         (first.segments, first.segment_contents) = segments(all, options)?;
         let users = all.iter().map(|one| ipc::User {
             pid: one.target.pid,

@@ -83,7 +83,6 @@ pub fn ask(
 /// A call in it failed.
 pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> Result<Seen, CutError> {
     let StoppedProcess { target, before, held, .. } = process;
-    held.under_way = None;
     let (pid, area) = (target.pid, &target.area);
     let Asked { repaired, mapped, mapping_flags, mut facts, host, question } = asked;
     let Repaired { live, status, inner_pid, mut shared_pending, memory, .. } = repaired;
@@ -103,6 +102,7 @@ pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> 
             return Err(CutError::Busy { what: "its timers expire all the time".into() });
         }
         question.ask(&host, area)?;
+        held.under_way = Some(*area);
     };
     let with_keys = held.threads.iter().zip(&facts).filter(|(_, facts)| facts.has_keys);
     refuse::unless_empty(refuse::keys(pid, process.has_keys, with_keys.map(|(thread, _)| thread.inner)))?;
@@ -199,13 +199,18 @@ fn has_expired(
 fn answer(
     question: &Question,
     host: &LiveThread,
-    held: &StoppedProgram,
+    held: &mut StoppedProgram,
     facts: &mut [ThreadFacts],
     kept: &mut Kept,
     area: &InjectArea,
 ) -> Result<ProcessFacts, CutError> {
+    // Waited for below.
+    let under_way = held.under_way.take();
     let own = held.threads.iter().zip(facts).find(|(thread, _)| thread.tid == host.thread.tid);
-    let (thread, own) = own.ok_or(CutError::Gone)?;
+    let Some((thread, own)) = own else {
+        held.under_way = under_way;
+        return Err(CutError::Gone);
+    };
     let (process, told) = question.answer(host, thread, area)?;
     kept.facts.keep(thread, &told);
     *own = told;

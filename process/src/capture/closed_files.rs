@@ -4,10 +4,11 @@
 //! Called by [`super::contents`]: [`ClosedFiles::look`] before the stop, [`ClosedFiles::read`] inside it. Which files a
 //! program has written nobody tells: those of its user in its working folders that were changed since the job was
 //! started are taken for its own. They are opened by name, which who watches them is told (inotify(7)): so this is an
-//! option. Bounded in number and bytes. How it fails: what cannot be read is left out, and a restart says that it was
+//! option, and what the job itself watches is left out. Bounded in number and bytes. How it fails: what cannot be read is left out, and a restart says that it was
 //! written since.
 
 use super::identity::mtime_ns;
+use super::watchers::Watchers;
 use super::written_files::{Key, Sight, Written};
 use crate::folder_walk;
 use holdfast_image::record::{FileTable, Object};
@@ -68,8 +69,9 @@ impl ClosedFiles {
         });
         let mut known: BTreeSet<Key> = open.chain(known).collect();
         let (mut read, mut left) = (Vec::new(), TOGETHER);
+        let watchers = Watchers::of(tables.first().map_or(&[][..], |first| &first.descriptions));
         for path in self.found.lock().drain(..) {
-            let Ok((written, sight)) = Written::closed(&path) else { continue };
+            let Ok((written, sight)) = Written::closed(&path, &watchers) else { continue };
             if read.len() < COUNT && sight.len() <= left.min(SMALL) && known.insert(written.key) {
                 left -= sight.len();
                 read.push((written, sight));

@@ -11,10 +11,10 @@
 //! writing, then or now: that may change no time. How it fails: by [`Unsaved`]; no image then.
 
 use super::closed_files::ClosedFiles;
-use super::files::unlinked;
 use super::identity::owner_of;
 use super::maps::Mapped;
-use super::running_files::{changed_in_place, mapped_for_writing, pass_through};
+use super::open_file::OpenFile;
+use super::running_files::{changed_in_place, mapped_for_writing};
 use super::written_files::{self, Key, Saving, Sight, Survey, Written, unreadable};
 use crate::freeze::frozen_memory::SavedPages;
 use holdfast_image::page_set::PageSet;
@@ -22,14 +22,12 @@ use holdfast_image::pages::PageRun;
 use holdfast_image::record::{FileContent, FileTable, UnsavedFile};
 use holdfast_image::refusal::Refusal;
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_sys::{clock, fd};
+use holdfast_sys::clock;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// How old the times of a file must be before what is read of it is trusted to change them when it changes.
@@ -155,25 +153,25 @@ impl Contents {
         let mapped = mapped_for_writing(pids);
         let is_mapped = |inode| mapped.as_ref().is_some_and(|inodes| inodes.contains(&inode));
         let mut seen = HashSet::new();
-        for (key, file, metadata) in changed_in_place(pids) {
-            let stamp = stamp(&metadata);
+        for (key, file) in changed_in_place(pids) {
+            let stamp = stamp(&file.metadata);
             let is_stored = |known: &Known| known.stored && known.settled && known.stamp == stamp;
             // What is mapped is saved with the pages, mostly.
             let is_stored = state.known.get(&key).is_some_and(is_stored);
-            if !seen.insert(key) || is_stored || is_mapped(metadata.ino()) {
+            if !seen.insert(key) || is_stored || is_mapped(file.metadata.ino()) {
                 continue;
             }
-            let Ok(data) = unlinked::data_of(&file, metadata.len(), None) else { continue };
+            let (Ok(data), size) = (file.data(None), file.metadata.len()) else { continue };
             let len: u64 = data.iter().map(|(from, to)| to - from).sum();
             if len > left {
                 continue;
             }
             left -= len;
-            let known = state.place(key, &ahead.files, metadata.len()).map(|known| known.seen(stamp, &file));
+            let known = state.place(key, &ahead.files, size).map(|known| known.seen(stamp, &file));
             match known {
                 Ok(known) if known.settled && mapped.is_some() => {
-                    let read = known.read(&mut ahead.saved, &file, metadata.len(), &data);
-                    let is_same = || file.metadata().is_ok_and(|now| self::stamp(&now) == stamp);
+                    let read = known.read(&mut ahead.saved, &file, size, &data);
+                    let is_same = || file.now().is_ok_and(|now| self::stamp(&now) == stamp);
                     match read {
                         Ok(known) if is_same() => state.keep(&mut ahead, key, known),
                         Ok(known) => ahead.saved.remove(known.place()),
@@ -181,7 +179,7 @@ impl Contents {
                     }
                 }
                 _ => {
-                    pass_through(&file, &data);
+                    file.will_need(&data);
                     later += len + PAGE_SIZE * data.len() as u64;
                 }
             }
@@ -209,7 +207,7 @@ impl Contents {
         let mut taken = Taken { unsaved, saved, ..Taken::default() };
         let mut now = HashMap::with_capacity(files.len());
         for (written, sight) in &files {
-            let size = sight.metadata.len();
+            let size = sight.file.metadata.len();
             let (ahead, outgrown) = match ahead.remove(&written.key) {
                 Some(known) if known.room < size => (None, Some(known)),
                 known => (known, None),
@@ -292,7 +290,7 @@ impl Known {
     }
 
     /// It has these times now, and is about to be read.
-    fn seen(mut self, stamp: Stamp, file: &File) -> Known {
+    fn seen(mut self, stamp: Stamp, file: &OpenFile) -> Known {
         (self.stamp, self.settled, self.stored) = (stamp, tells_of_changes(&stamp, file), false);
         self
     }
@@ -301,7 +299,7 @@ impl Known {
     fn read(
         mut self,
         saved: &mut SavedPages,
-        file: &File,
+        file: &OpenFile,
         size: u64,
         data: &[(u64, u64)],
     ) -> io::Result<Known> {
@@ -329,7 +327,7 @@ impl Known {
 impl Taken {
     /// Adds the pages of a file; what is known of it now. `is_ahead`: they were read before the stop.
     fn add(&mut self, sight: &Sight, known: Known, is_ahead: bool) -> io::Result<Known> {
-        let stamp = stamp(&sight.metadata);
+        let stamp = stamp(&sight.file.metadata);
         let is_known = known.settled && known.stamp == stamp && !sight.is_mapped;
         if is_known && known.stored {
             self.unchanged = self.unchanged.union(&known.pages);
@@ -343,7 +341,7 @@ impl Taken {
             }
             let mut known = known.seen(stamp, &sight.file);
             known.settled &= !sight.is_mapped;
-            known.read(&mut self.saved, &sight.file, sight.metadata.len(), &sight.data)?
+            known.read(&mut self.saved, &sight.file, sight.file.metadata.len(), &sight.data)?
         };
         self.dirty = self.dirty.union(&known.pages);
         Ok(known)
@@ -355,12 +353,12 @@ fn record(written: &Written, sight: &Sight, start: Addr) -> FileContent {
         path: written.path.clone(),
         device: written.key.0,
         inode: written.key.1,
-        size: sight.metadata.len(),
-        mode: sight.metadata.mode() & 0o7777,
+        size: sight.file.metadata.len(),
+        mode: sight.file.metadata.mode() & 0o7777,
         start,
         covered: sight.covered.runs().to_vec(),
         absent: sight.absent.clone(),
-        owner: Some(owner_of(&sight.metadata)),
+        owner: Some(owner_of(&sight.file.metadata)),
         only_if_gone: written.only_if_gone,
     }
 }
@@ -383,26 +381,30 @@ fn stamp(metadata: &Metadata) -> Stamp {
 /// they are old by the clock that gives them, and its file system does so. Those below do, by the clock of this host
 /// (file_update_time, called in their page_mkwrite, too); tmpfs does not where it is mapped, nor overlayfs over it; and
 /// a server has a clock of its own.
-fn tells_of_changes(stamp: &Stamp, file: &File) -> bool {
+fn tells_of_changes(stamp: &Stamp, file: &OpenFile) -> bool {
     /// ext4, XFS, btrfs, F2FS (include/uapi/linux/magic.h).
     const THESE: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
     let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
     let [changed, changed_ns, touched, touched_ns] = stamp.1;
     let last_ns = ns(changed, changed_ns).max(ns(touched, touched_ns));
     let age_ns = i128::from(clock::realtime_ns()) - last_ns;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let is_one = || fd::file_system_type(Path::new(&path)).is_ok_and(|kind| THESE.contains(&kind));
+    let is_one = || file.file_system_type().is_ok_and(|kind| THESE.contains(&kind));
     u128::try_from(age_ns).is_ok_and(|age| age >= SETTLED.as_nanos()) && is_one()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::open_file::Place;
+    use super::super::watchers::Watchers;
     use super::*;
     use holdfast_image::bytes::Name;
     use holdfast_image::record::{Description, Descriptor, Object};
     use holdfast_sys::attributes;
+    use std::fs::File;
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     /// A file of ours, open for writing, and the table of a process that has it.
     struct Bed {
@@ -434,6 +436,12 @@ mod tests {
             let descriptor = Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 };
             let (descriptors, descriptions) = (vec![descriptor], vec![description]);
             Bed { file, table: FileTable { descriptors, descriptions, ..FileTable::default() } }
+        }
+
+        fn open(&self) -> OpenFile {
+            let (pid, fd) = (attributes::own_pid(), self.file.as_raw_fd());
+            let place = Place { pid, tid: pid, fd, flags: libc::O_RDWR, name: Path::new("") };
+            OpenFile::of(place, &Watchers::default()).unwrap()
         }
 
         fn key(&self) -> Key {
@@ -540,10 +548,11 @@ mod tests {
             let (mut state, size) = (contents.state(), bed.file.metadata().unwrap().len());
             let key = bed.key();
             let known = state.place(key, &HashMap::new(), size).unwrap();
-            let known = known.seen(stamp(&bed.file.metadata().unwrap()), &bed.file);
+            let file = bed.open();
+            let known = known.seen(stamp(&file.metadata), &file);
             let mut saved = SavedPages::default();
             let data = [(PAGE_SIZE, size)];
-            let known = known.read(&mut saved, &bed.file, size, &data).unwrap();
+            let known = known.read(&mut saved, &file, size, &data).unwrap();
             let mut ahead = Ahead { saved, files: HashMap::new(), pids: vec![pid] };
             state.keep(&mut ahead, key, Known { settled, ..known });
             state.ahead = Some(ahead);

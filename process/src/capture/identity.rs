@@ -1,11 +1,15 @@
 //! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop, but for
 //! [`SharedFiles`]; cached.
+//!
+//! No file of the program is opened: it might notice ([`super::open_file`]). A build-id is read where the program has
+//! mapped the head of the file, which nobody changes there.
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{FileIdentity, Inode, Ownership};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::Mapping;
+use holdfast_sys::procmem;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -23,16 +27,40 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// The identity of the file at `path`, if it is the one with this inode; `None`: replaced, deleted, unreadable.
-    pub fn of(&mut self, path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
+    /// The identity of the file at `path`, if it is the one with this inode; `None`: replaced, or deleted. `pid`,
+    /// `all`: a process that may have its head mapped, and its mappings.
+    pub fn of<'a>(
+        &mut self,
+        path: &Path,
+        inode: Option<u64>,
+        (pid, all): (i32, impl Iterator<Item = &'a Mapping>),
+    ) -> Option<FileIdentity> {
         let identity = at_once(path, inode)?;
+        let head = || head_in_memory(path, inode, pid, all);
         let key = (identity.path.clone(), identity.size, identity.mtime_ns);
-        let build_id = self.known.entry(key).or_insert_with(|| build_id(path)).clone();
+        let build_id = self.known.entry(key).or_insert_with(|| parse_build_id(&head()?)).clone();
         Some(FileIdentity { build_id, ..identity })
     }
 }
 
-/// The same without a build-id, for which the file would have to be read.
+/// The beginning of a file, where a process has mapped it privately.
+fn head_in_memory<'a>(
+    path: &Path,
+    inode: Option<u64>,
+    pid: i32,
+    mut all: impl Iterator<Item = &'a Mapping>,
+) -> Option<Vec<u8>> {
+    let found = all.find(|one| {
+        let is_it = inode.is_none_or(|inode| inode == one.inode) && maps::path_of(&one.name) == path;
+        !one.shared && one.offset == 0 && is_it
+    })?;
+    let len = (found.end - found.start).min(HEAD_LEN);
+    let mut head = vec![0; usize::try_from(len).ok()?];
+    procmem::read(pid, found.start, &mut head).ok()?;
+    Some(head)
+}
+
+/// The same without a build-id.
 fn at_once(path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
     let metadata = fs::metadata(path).ok()?;
     if inode.is_some_and(|inode| inode != metadata.ino()) {
@@ -74,12 +102,9 @@ impl SharedFiles {
         missing.map(|mapping| maps::refuse(mapping, reason.to_owned())).collect()
     }
 
-    /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the
-    /// build-id.
-    pub fn identity(&self, mapping: &Mapping, now: Option<FileIdentity>) -> Option<FileIdentity> {
-        let then = self.0.get(&(mapping.name.clone(), mapping.inode))?;
-        let facts = |one: &FileIdentity| (one.size, one.mtime_ns, one.mode);
-        Some(now.filter(|now| facts(now) == facts(then)).unwrap_or_else(|| then.clone()))
+    /// What the image says of one.
+    pub fn identity(&self, mapping: &Mapping) -> Option<FileIdentity> {
+        self.0.get(&(mapping.name.clone(), mapping.inode)).cloned()
     }
 }
 
@@ -110,7 +135,7 @@ pub fn born_ns(metadata: &fs::Metadata) -> Option<i64> {
     i64::try_from(since.as_nanos()).ok()
 }
 
-/// The GNU build-id of an ELF file, if it has one within its first 64 KiB (where linkers put it).
+/// The GNU build-id of an ELF file, if it has one within its first 64 KiB (where linkers put it). At a restart.
 pub fn build_id(path: &Path) -> Option<Blob> {
     let mut head = Vec::new();
     // It may be a named pipe by now.

@@ -19,6 +19,8 @@ pub struct Files<'a> {
     pub shared: &'a SharedFiles,
     /// All others.
     pub identities: &'a mut Identities,
+    /// The process, which runs.
+    pub pid: i32,
     /// All are to be stored whole.
     pub self_contained: bool,
     /// What the job has once: files without a name and segments.
@@ -34,7 +36,7 @@ pub fn regions(
     policies: &[Option<MemoryPolicy>],
     known: Files<'_>,
 ) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
-    let Files { shared, identities, self_contained, once } = known;
+    let Files { shared, identities, pid, self_contained, once } = known;
     let nameless = &once.nameless[..];
     let mut files: Vec<FileIdentity> = Vec::new();
     let mut index_of: HashMap<(Vec<u8>, bool), Option<u32>> = HashMap::new();
@@ -45,8 +47,12 @@ pub fn regions(
         let mapping = &mapped.mapping;
         let mut file = || {
             *index_of.entry((mapping.name.clone(), mapping.shared)).or_insert_with(|| {
-                let now = identities.of(path_of(&mapping.name), Some(mapping.inode));
-                files.push(if mapping.shared { shared.identity(mapping, now)? } else { now? });
+                let path = path_of(&mapping.name);
+                let mut own = || {
+                    let others = all.iter().map(|mapped| &mapped.mapping);
+                    identities.of(path, Some(mapping.inode), (pid, others))
+                };
+                files.push(if mapping.shared { shared.identity(mapping)? } else { own()? });
                 u32::try_from(files.len() - 1).ok()
             })
         };
@@ -59,6 +65,9 @@ pub fn regions(
             Kind::Anonymous { .. } | Kind::Huge | Kind::NameCache => (Backing::Anonymous, false),
             Kind::PrivateFile if unlinked::is_known(nameless, mapping) => {
                 (of_nameless(nameless, mapping, &[]), false)
+            }
+            Kind::PrivateFile if unlinked::end_in(nameless, mapping).is_some() => {
+                (of_nameless(nameless, mapping, &[]), true)
             }
             Kind::PrivateFile => match (self_contained, file()) {
                 (false, Some(file)) => (Backing::PrivateFile { file, offset: mapping.offset }, false),
@@ -139,13 +148,15 @@ pub fn stored_whole(
 }
 
 /// The files among the mappings that are not the ones at their path any more. Before the stop.
-pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u8>, u64)> {
+pub fn replaced(pid: i32, maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u8>, u64)> {
     let mut seen = HashSet::new();
     maps.iter()
         .filter(|mapping| !mapping.shared && mapping.name.first() == Some(&b'/'))
+        .filter(|mapping| seen.insert((&mapping.name, mapping.inode)))
+        .filter(|mapping| {
+            identities.of(path_of(&mapping.name), Some(mapping.inode), (pid, maps.iter())).is_none()
+        })
         .map(|mapping| (mapping.name.clone(), mapping.inode))
-        .filter(|file| seen.insert(file.clone()))
-        .filter(|(name, inode)| identities.of(path_of(name), Some(*inode)).is_none())
         .collect()
 }
 
@@ -158,7 +169,7 @@ mod tests {
     use holdfast_sys::procfs::{self, parse_maps};
 
     fn known<'a>(shared: &'a SharedFiles, identities: &'a mut Identities, once: &'a FileTable) -> Files<'a> {
-        Files { shared, identities, self_contained: false, once }
+        Files { shared, identities, pid: 0, self_contained: false, once }
     }
 
     #[test]

@@ -3,13 +3,17 @@
 //! Called by [`super::contents`]. Nothing is sure that is seen here: what is found is looked at again inside the stop.
 //! How it fails: what cannot be looked at is left out.
 
+use super::open_file::{self, OpenFile, Place};
+use super::watchers::Watchers;
 use super::written_files::{self, Key};
 use holdfast_image::bytes::Name;
-use holdfast_sys::procfs::{self, DescriptorFolder};
+use holdfast_sys::procfs::{self, DescriptorFolder, DescriptorInfo};
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Inodes of files that running processes map for writing; none if that cannot be told of one of them.
 pub fn mapped_for_writing(pids: &[i32]) -> Option<BTreeSet<u64>> {
@@ -23,42 +27,51 @@ pub fn mapped_for_writing(pids: &[i32]) -> Option<BTreeSet<u64>> {
     Some(inodes)
 }
 
-/// Files that running processes change in place, as far as that can be seen without stopping them.
-pub fn changed_in_place(pids: &[i32]) -> Vec<(Key, File, Metadata)> {
+/// A descriptor of a running process.
+struct Descriptor {
+    pid: i32,
+    fd: i32,
+    info: DescriptorInfo,
+    name: Name,
+}
+
+fn descriptors(pids: &[i32]) -> Vec<Descriptor> {
     let mut all = Vec::new();
     for &pid in pids {
         let Ok(folder) = DescriptorFolder::open(pid, pid) else { continue };
         for fd in procfs::descriptors(pid, pid).unwrap_or_default() {
             let Some(info) = folder.info(fd) else { continue };
-            // Where it ends is not known yet.
-            if !written_files::changes_in_place(info.flags.cast_signed(), 0, 1) {
-                continue;
-            }
-            let path = format!("/proc/{pid}/fd/{fd}");
-            // Opening something else than a file may do something.
-            let is_file =
-                |path: &str| fs::metadata(path).is_ok_and(|found| found.is_file() && found.nlink() > 0);
-            let name = folder.target(fd).unwrap_or_default();
-            if !is_file(&path) || written_files::is_of_kernel(&Name(name)) {
-                continue;
-            }
-            let opened = File::open(&path).and_then(|file| file.metadata().map(|metadata| (file, metadata)));
-            if let Ok((file, metadata)) = opened
-                && written_files::changes_in_place(info.flags.cast_signed(), info.position, metadata.len())
-            {
-                all.push(((metadata.dev(), metadata.ino()), file, metadata));
-            }
+            let name = Name(folder.target(fd).unwrap_or_default());
+            all.push(Descriptor { pid, fd, info, name });
         }
     }
     all
 }
 
-/// Reads it for nothing but that the kernel keeps it.
-pub fn pass_through(mut file: &File, data: &[(u64, u64)]) {
-    for &(from, to) in data {
-        if file.seek(SeekFrom::Start(from)).is_ok() {
-            // What cannot be read now may be later; this only saves time.
-            let _ = io::copy(&mut file.take(to - from), &mut io::sink());
+/// Files that running processes change in place, as far as that can be seen without stopping them.
+pub fn changed_in_place(pids: &[i32]) -> Vec<(Key, OpenFile)> {
+    let (all, mut watchers) = (descriptors(pids), Watchers::default());
+    all.iter().for_each(|one| watchers.add(&one.info.text));
+    let mut found = Vec::new();
+    for Descriptor { pid, fd, info, name } in &all {
+        let flags = info.flags.cast_signed();
+        // What is open for writing only is left for the stop. Where it ends is not known yet.
+        let is_one = open_file::may_read(flags) && written_files::changes_in_place(flags, 0, 1);
+        if !is_one || written_files::is_of_kernel(name) {
+            continue;
+        }
+        // Something else than a file is not looked into.
+        let is_file = |path: &str| fs::metadata(path).is_ok_and(|found| found.is_file() && found.nlink() > 0);
+        if !is_file(&format!("/proc/{pid}/fd/{fd}")) {
+            continue;
+        }
+        let name = Path::new(OsStr::from_bytes(&name.0));
+        let place = Place { pid: *pid, tid: *pid, fd: *fd, flags, name };
+        if let Ok(file) = OpenFile::of(place, &watchers)
+            && written_files::changes_in_place(flags, info.position, file.metadata.len())
+        {
+            found.push(((file.metadata.dev(), file.metadata.ino()), file));
         }
     }
+    found
 }

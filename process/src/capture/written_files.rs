@@ -10,8 +10,9 @@
 //! [`Unsaved`].
 
 use super::contents::{Process, Unsaved};
-use super::files::unlinked;
 use super::maps::{Kind, Mapped};
+use super::open_file::{self, OpenFile, Place};
+use super::watchers::Watchers;
 use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -19,9 +20,9 @@ use holdfast_image::record::{Description, FileTable, Object, UnsavedFile};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File, Metadata};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What sqlite appends to the name of a database for the files beside it (sqlite.org/tempfiles.html): a rollback
@@ -65,6 +66,8 @@ pub struct Written {
     /// Place of a process that has it open, and its number there; of a companion that of the other file.
     holder: usize,
     fd: i32,
+    /// How it is open there.
+    flags: i32,
     /// All that write it append to it.
     appends: bool,
     /// Some of those that write it may change what is in it.
@@ -77,10 +80,8 @@ pub struct Written {
 
 /// A file as it is now.
 pub struct Sight {
-    /// Open for reading.
-    pub file: File,
-    /// Of it.
-    pub metadata: Metadata,
+    /// It.
+    pub file: OpenFile,
     /// Where there are data: first byte, first byte after them.
     pub data: Vec<(u64, u64)>,
     /// What shared mappings cover of it, by offset.
@@ -107,6 +108,13 @@ struct Mappings {
     inodes: BTreeSet<u64>,
 }
 
+/// What else is to be known of the job's files.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    mappings: &'a Mappings,
+    watchers: &'a Watchers,
+}
+
 /// All files that are to be saved.
 ///
 /// # Errors
@@ -114,18 +122,19 @@ struct Mappings {
 pub fn survey(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Survey, Unsaved> {
     let mappings = Mappings::of(processes);
     let mut choice = Choice { saving, left: saving.limit(), survey: Survey::default(), refusals: Vec::new() };
-    let holders = holders(tables);
     let descriptions = tables.first().map_or(&[][..], |first| &first.descriptions);
+    let (holders, watchers) = (holders(tables), Watchers::of(descriptions));
+    let around = Around { mappings: &mappings, watchers: &watchers };
     for written in all_written(descriptions, &holders, &mappings.inodes) {
         if matches!(saving, Saving::InPlace(_)) && !written.in_place {
             continue;
         }
         let Some(process) = processes.get(written.holder) else { continue };
-        let sight = Sight::of(process, &written, &mappings);
+        let sight = Sight::of(process, &written, around);
         choice.add(written, sight)?;
     }
-    choice.add_companions(&mappings)?;
-    choice.add_small((descriptions, &holders), processes, &mappings);
+    choice.add_companions(around)?;
+    choice.add_small((descriptions, &holders), processes, around);
     if choice.refusals.is_empty() { Ok(choice.survey) } else { Err(Unsaved::Refused(choice.refusals)) }
 }
 
@@ -176,12 +185,13 @@ impl Choice {
         &mut self,
         (descriptions, holders): (&[Description], &Holders),
         processes: &[Process<'_>],
-        mappings: &Mappings,
+        around: Around<'_>,
     ) {
         let saved = self.survey.files.iter().map(|(written, _)| written.key);
         let unsaved = self.survey.unsaved.iter().map(|unsaved| &unsaved.path);
         let (mut known, unsaved): (BTreeSet<Key>, BTreeSet<&Name>) = (saved.collect(), unsaved.collect());
         let (mut left, mut found) = (SMALL_TOGETHER.min(self.left), Vec::new());
+        let readers = readers(descriptions);
         for (number, description) in (0..).zip(descriptions) {
             let Object::Regular { path, size, device, inode, deleted_content: None, .. } =
                 &description.object
@@ -195,6 +205,8 @@ impl Choice {
             if found.len() >= SMALL_COUNT || !known.insert(key) {
                 continue;
             }
+            let own = (number, description.flags.cast_signed());
+            let (number, flags) = readers.get(&key).copied().unwrap_or(own);
             let Some(&(holder, fd)) = holders.get(&number) else { continue };
             let Some(process) = processes.get(holder) else { continue };
             let (path, appends) = (path.clone(), false);
@@ -203,13 +215,14 @@ impl Choice {
                 key,
                 holder,
                 fd,
+                flags,
                 appends,
                 in_place: false,
                 only_if_gone: true,
                 is_closed: false,
             };
             // What is mapped for writing is made anew with its pages.
-            if let Ok(sight) = Sight::of(process, &small, mappings)
+            if let Ok(sight) = Sight::of(process, &small, around)
                 && !sight.is_mapped
                 && sight.len() <= left.min(SMALL)
             {
@@ -221,7 +234,7 @@ impl Choice {
     }
 
     /// The files beside those that are saved.
-    fn add_companions(&mut self, mappings: &Mappings) -> Result<(), Unsaved> {
+    fn add_companions(&mut self, around: Around<'_>) -> Result<(), Unsaved> {
         let mut known: BTreeSet<Key> = self.survey.files.iter().map(|(written, _)| written.key).collect();
         for place in 0..self.survey.files.len() {
             let main = self.survey.files[place].0.clone();
@@ -236,7 +249,7 @@ impl Choice {
                     Ok(found) if found.is_file() && !left_out && known.insert((found.dev(), found.ino())) => {
                         let key = (found.dev(), found.ino());
                         let beside = Written { path, key, appends: false, ..main.clone() };
-                        match Sight::beside(&beside, mappings) {
+                        match Sight::beside(&beside, around) {
                             // Just now.
                             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                                 absent.push(suffix.into())
@@ -259,7 +272,7 @@ impl Written {
     ///
     /// # Errors
     /// As open.
-    pub fn closed(path: &Path) -> io::Result<(Written, Sight)> {
+    pub fn closed(path: &Path, watchers: &Watchers) -> io::Result<(Written, Sight)> {
         let path = Name::from(path);
         let mut written = Written {
             path,
@@ -269,12 +282,14 @@ impl Written {
             appends: false,
             in_place: false,
             only_if_gone: false,
+            flags: 0,
             is_closed: true,
         };
         let nothing = Mappings { covered: HashMap::new(), inodes: BTreeSet::new() };
-        let sight = Sight::beside(&written, &nothing)?;
-        written.key = (sight.metadata.dev(), sight.metadata.ino());
-        if sight.metadata.is_file() { Ok((written, sight)) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        let sight = Sight::beside(&written, Around { mappings: &nothing, watchers })?;
+        let metadata = &sight.file.metadata;
+        written.key = (metadata.dev(), metadata.ino());
+        if metadata.is_file() { Ok((written, sight)) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// A refusal because of it.
@@ -300,29 +315,26 @@ impl Mappings {
 }
 
 impl Sight {
-    fn of(process: &Process<'_>, written: &Written, mappings: &Mappings) -> io::Result<Sight> {
-        // Opened anew: the offset of the program's own stays where it is.
-        let file = File::open(format!("/proc/{}/task/{}/fd/{}", process.pid, process.tid, written.fd))?;
-        Sight::new(file, written, mappings)
+    fn of(process: &Process<'_>, written: &Written, around: Around<'_>) -> io::Result<Sight> {
+        let (fd, flags, name) = (written.fd, written.flags, written.path.as_path());
+        let place = Place { pid: process.pid, tid: process.tid, fd, flags, name };
+        Sight::new(OpenFile::of(place, around.watchers)?, written, around.mappings)
     }
 
-    /// Of a file that nobody needs to have open.
-    fn beside(written: &Written, mappings: &Mappings) -> io::Result<Sight> {
-        // Whatever it has become since it was looked at, this does not wait.
-        let mut options = File::options();
-        options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
-        Sight::new(options.open(written.path.as_path())?, written, mappings)
+    fn beside(written: &Written, around: Around<'_>) -> io::Result<Sight> {
+        let file = OpenFile::beside(written.path.as_path(), around.watchers)?;
+        Sight::new(file, written, around.mappings)
     }
 
-    fn new(file: File, written: &Written, mappings: &Mappings) -> io::Result<Sight> {
-        let metadata = file.metadata()?;
-        let end = Addr(metadata.len().next_multiple_of(PAGE_SIZE));
+    fn new(file: OpenFile, written: &Written, mappings: &Mappings) -> io::Result<Sight> {
+        let (size, inode) = (file.metadata.len(), file.metadata.ino());
+        let end = Addr(size.next_multiple_of(PAGE_SIZE));
         let whole = PageSet::from(vec![PageRun::between(Addr(0), end)]);
-        let covered = mappings.covered.get(&(metadata.ino(), written.path.0.clone()));
+        let covered = mappings.covered.get(&(inode, written.path.0.clone()));
         let covered = covered.map_or_else(PageSet::new, |covered| covered.intersection(&whole));
-        let data = unlinked::data_of(&file, metadata.len(), Some(&covered))?;
-        let is_mapped = mappings.inodes.contains(&metadata.ino());
-        Ok(Sight { file, metadata, data, covered, is_mapped, absent: Vec::new() })
+        let data = file.data(Some(&covered))?;
+        let is_mapped = mappings.inodes.contains(&inode);
+        Ok(Sight { file, data, covered, is_mapped, absent: Vec::new() })
     }
 
     /// Bytes of data.
@@ -364,6 +376,7 @@ fn holders(tables: &[FileTable]) -> Holders {
 /// mapped for writing.
 fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSet<u64>) -> Vec<Written> {
     let (mut all, mut places): (Vec<Written>, HashMap<Key, usize>) = (Vec::new(), HashMap::new());
+    let readers = readers(descriptions);
     for (number, description) in (0..).zip(descriptions) {
         let Object::Regular { path, position, size, device, inode, deleted_content: None, .. } =
             &description.object
@@ -382,6 +395,8 @@ fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSe
                 known.in_place |= in_place;
             }
             None => {
+                // One that may be read through, if there is any.
+                let (number, flags) = readers.get(&key).copied().unwrap_or((number, flags));
                 if let Some(&(holder, fd)) = holders.get(&number) {
                     places.insert(key, all.len());
                     let path = path.clone();
@@ -390,6 +405,7 @@ fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSe
                         key,
                         holder,
                         fd,
+                        flags,
                         appends,
                         in_place,
                         only_if_gone: false,
@@ -400,6 +416,20 @@ fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSe
         }
     }
     all
+}
+
+/// The first description of each file that may be read through, and its flags.
+fn readers(descriptions: &[Description]) -> HashMap<Key, (u32, i32)> {
+    let mut readers = HashMap::new();
+    for (number, description) in (0..).zip(descriptions) {
+        let flags = description.flags.cast_signed();
+        if let Object::Regular { device, inode, .. } = &description.object
+            && open_file::may_read(flags)
+        {
+            readers.entry((*device, *inode)).or_insert((number, flags));
+        }
+    }
+    readers
 }
 
 fn writes(flags: i32) -> bool {
@@ -424,6 +454,7 @@ mod tests {
     use crate::rebuild::testing::Folder;
     use holdfast_image::record::Descriptor;
     use holdfast_sys::attributes;
+    use std::fs::File;
     use std::os::fd::AsRawFd;
 
     #[test]

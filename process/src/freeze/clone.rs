@@ -5,6 +5,7 @@
 //! EXITKILL the stub's child branch does (exit_group).
 //!
 //! Invariants: one copy per cut; all ptrace calls on it come from the tracer thread; others may read its memory.
+//! Whatever fails, neither the copy nor the child on the way to it lives on ([`Born`]), and the thread is put back.
 
 use crate::error::TraceError;
 use crate::inject::live_thread::{FRAME, LiveThread};
@@ -15,6 +16,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use holdfast_sys::{attributes, fault, procfs, procmem};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
@@ -29,7 +31,29 @@ pub const KEEP_OUT_MAX: usize = 400;
 /// Ranges released per batch.
 const RELEASE_ROWS: usize = 256;
 
-/// A frozen copy, as the tracer thread holds it.
+/// A process that was made here: when this is dropped it is killed, and its end awaited.
+#[derive(Debug)]
+struct Born(i32);
+
+impl Drop for Born {
+    fn drop(&mut self) {
+        // 0 would be all processes of this group: a process whose id is not seen here.
+        if self.0 <= 0 {
+            return;
+        }
+        let _ = ptrace::kill(self.0, libc::SIGKILL);
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            match ptrace::wait(self.0, false) {
+                Ok(Wait::Exited(_)) | Err(_) => return,
+                Ok(_) => pause(begun),
+            }
+        }
+        tracing::error!(pid = self.0, "a process made for a frozen copy has not ended within {LIMIT:?}");
+    }
+}
+
+/// A frozen copy, as the tracer thread holds it. Dropped, it ends.
 #[derive(Debug)]
 pub struct Copy {
     /// Its pid as the agent sees it.
@@ -37,6 +61,9 @@ pub struct Copy {
     inner: i32,
     area: InjectArea,
     regs: Registers,
+    /// Calls in it have not come to their end: it may be working through their table, which must stay as it is.
+    is_stuck: AtomicBool,
+    _born: Born,
 }
 
 /// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread is stopped at its marker afterwards.
@@ -60,27 +87,35 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     rows.push(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD));
     rows.push(Row::new(libc::SYS_wait4, &[0, 0, wall, 0]).with(PREVIOUS));
     rows.extend(advise(libc::MADV_DOFORK));
-    let mut made: Option<Result<i32, TraceError>> = None;
+    let mut made: Option<Result<Born, TraceError>> = None;
     let results = host.run(area, &rows, &mut |child| {
         made = Some(by_way_of(child, host, area));
         Ok(())
     })?;
-    let pid = match made {
+    let born = match made {
         Some(result) => result?,
         None => return Err(call_failed("clone", results.get(keep_out.len()).copied().unwrap_or(0))),
     };
     if let Some(failed) = results.iter().skip(keep_out.len() + 2).find(|&&result| result < 0) {
         tracing::error!("a range of the program stays out of its children: madvise(MADV_DOFORK): {failed}");
     }
+    let pid = born.0;
     // The program is the last to die of memory.
     if let Err(error) = attributes::end_first(pid) {
         tracing::warn!("the frozen copy is not the first to die of memory: oom_score_adj: {error}");
     }
     fault::point("clone-done");
+    fails("clone-done", pid)?;
     let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);
     // It has no life of its own, so it notices no signal.
     ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
-    Ok(Copy { pid, inner, area: *area, regs: ptrace::registers(pid)? })
+    let regs = ptrace::registers(pid)?;
+    Ok(Copy { pid, inner, area: *area, regs, is_stuck: AtomicBool::new(false), _born: born })
+}
+
+/// For the tests: here it does not go on.
+fn fails(name: &str, tid: i32) -> Result<(), TraceError> {
+    if fault::fails(name) { Err(TraceError::Stuck { tid }) } else { Ok(()) }
 }
 
 fn call_failed(call: &str, result: i64) -> TraceError {
@@ -92,8 +127,39 @@ fn call_failed(call: &str, result: i64) -> TraceError {
 }
 
 /// Lets the intermediate child make the copy and end.
-fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<i32, TraceError> {
+fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<Born, TraceError> {
+    let child = Born(child);
+    let copy = make(child.0, host, area);
+    if copy.is_err() {
+        abandon(child.0);
+    }
+    copy
+}
+
+/// Stops the child before it is killed: a clone that it is in the middle of comes to nothing (kernel/fork.c,
+/// copy_process: signal_pending), or is told of, and killed, too.
+fn abandon(child: i32) {
+    let thread = remote(child, child);
+    let _ = ptrace::interrupt(child);
+    // One that runs is not let run.
+    let _ = thread.go_on(Step::Run(0));
+    let stopped = thread.run_until(PATIENCE, |stop| match stop {
+        Wait::Interrupted | Wait::GroupStop(_) | Wait::Exited(_) => Ok(Step::Done),
+        Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+            drop(Born(thread.created()?));
+            ptrace::interrupt(child)?;
+            Ok(Step::Run(0))
+        }
+        _ => Ok::<Step, TraceError>(Step::Run(0)),
+    });
+    if let Err(error) = stopped {
+        tracing::warn!(pid = child, %error, "stopping a child that was to make the frozen copy");
+    }
+}
+
+fn make(child: i32, host: &LiveThread, area: &InjectArea) -> Result<Born, TraceError> {
     wait_event_stop(child)?;
+    fails("clone-child", child)?;
     let table_at = area.scratch.0 + CHILD_TABLE;
     let mut table: Vec<u8> = Vec::new();
     let flags = libc::CLONE_FILES as u64;
@@ -104,15 +170,17 @@ fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<i32, Tr
     let regs = ptrace::registers(child)?;
     thread.enter_stub(&regs, StubEntry { code: area.code.0, table: table_at, stack: regs.rsp })?;
     thread.go_on(Step::Run(0))?;
-    let mut copy: Option<i32> = None;
+    let mut copy: Option<Born> = None;
     thread.run_until(PATIENCE, |stop| match stop {
         Wait::Event(libc::PTRACE_EVENT_CLONE) => {
-            let pid = thread.created()?;
+            let born = Born(thread.created()?);
             fault::point("clone-born");
-            wait_event_stop(pid)?;
-            ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
+            fails("clone-born", born.0)?;
+            wait_event_stop(born.0)?;
+            ptrace::set_options(born.0, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
             fault::point("copy-owned");
-            copy = Some(pid);
+            fails("clone-owned", born.0)?;
+            copy = Some(born);
             Ok(Step::Run(0))
         }
         Wait::Exited(_) => Ok(Step::Done),
@@ -140,8 +208,18 @@ fn remote(pid: i32, inner: i32) -> RemoteThread {
 }
 
 impl Copy {
-    /// Runs a table in the copy.
+    /// Runs a table in the copy. After a failure: none any more.
     fn run(&self, rows: &[Row]) -> Result<(), TraceError> {
+        if self.is_stuck.swap(true, Ordering::Relaxed) {
+            return Err(TraceError::Stuck { tid: self.pid });
+        }
+        fails("copy-call", self.pid)?;
+        self.work_through(rows)?;
+        self.is_stuck.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn work_through(&self, rows: &[Row]) -> Result<(), TraceError> {
         let mut table = stub::table(rows, self.inner, self.inner, MARKER);
         // Nobody to return to: behind the marker the copy would end.
         table.truncate(table.len() - stub::END.len());
@@ -176,6 +254,9 @@ impl Copy {
     /// # Errors
     /// The copy died.
     pub fn release(&self, runs: &[PageRun]) -> Result<(), TraceError> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         // The stub and its table are needed to the end.
         let area = &self.area;
         let own = |run: &PageRun| {
@@ -193,17 +274,5 @@ impl Copy {
             fault::point("release");
         }
         Ok(())
-    }
-
-    /// Ends the copy.
-    pub fn end(self) {
-        let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        let begun = Instant::now();
-        while begun.elapsed() < LIMIT {
-            match ptrace::wait(self.pid, false) {
-                Ok(Wait::Exited(_)) | Err(_) => return,
-                Ok(_) => pause(begun),
-            }
-        }
     }
 }

@@ -36,7 +36,7 @@ impl Retained {
     /// It is not needed any more.
     pub fn end(self, state: &mut TracerState) {
         match self {
-            Retained::Copy { copy, .. } => copy.end(),
+            Retained::Copy { copy, .. } => drop(copy),
             Retained::Held(held) => held.resume(&mut state.stragglers),
             Retained::Guarded { guard, target } => {
                 if let Err(error) = guard::lift(&guard, &target, state) {

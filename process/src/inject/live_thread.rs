@@ -28,6 +28,8 @@ pub const FRAME: u64 = 192 * 1024;
 pub const MAX_ROWS: usize = BUFFERS as usize / stub::ROW_LEN - 2;
 /// No injected call of ours waits for anything outside; past this the thread is stuck.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long the end of a table is waited for that was given up.
+const LATE: Duration = Duration::from_secs(10);
 
 /// A stopped thread in which calls can be run, with everything needed to put it back.
 #[derive(Clone, Debug)]
@@ -131,7 +133,7 @@ impl LiveThread {
     /// [`LiveThread::put_back`].
     ///
     /// # Errors
-    /// The thread died or did not come back in time; it is then not in a known state.
+    /// The thread died or did not come back in time; it is put back then, if it lives.
     pub fn run(
         &self,
         area: &InjectArea,
@@ -163,16 +165,39 @@ impl LiveThread {
         count: usize,
         on_clone: OnClone<'_>,
     ) -> Result<Vec<i64>, TraceError> {
-        self.wait_for_marker(on_clone)?;
+        if fault::fails("inject") {
+            self.give_up();
+            return Err(TraceError::Stuck { tid: self.thread.tid });
+        }
+        if let Err(error) = self.wait_for_marker(LIMIT, on_clone) {
+            self.give_up();
+            return Err(error);
+        }
         let mut results = self.thread.results(area.scratch.0, count + 1)?;
         fault::point("inject");
         results.remove(0);
         Ok(results)
     }
 
-    fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
+    /// After a failure in the middle of a table: the thread is where it was before. What the table has begun (a file
+    /// that it opens and closes, ranges that it keeps out of a clone) it ends, if it only needs time; of a process that
+    /// it makes nothing is left.
+    fn give_up(&self) {
+        let mut end = |child: i32| -> Result<(), TraceError> {
+            if child > 0 {
+                ptrace::kill(child, libc::SIGKILL)?;
+            }
+            Ok(())
+        };
+        let ended = self.wait_for_marker(LATE, &mut end).or_else(|_| self.thread.halt());
+        if let Err(error) = ended.and_then(|()| self.put_back()) {
+            tracing::warn!(tid = self.thread.tid, %error, "a thread is not put back after injected calls");
+        }
+    }
+
+    fn wait_for_marker(&self, limit: Duration, on_clone: OnClone<'_>) -> Result<(), TraceError> {
         let yield_for = if self.marker == Marker::Call { SOON } else { Duration::ZERO };
-        let patience = Patience { limit: LIMIT, look_after: Some(SUSPICIOUS), yield_for };
+        let patience = Patience { limit, look_after: Some(SUSPICIOUS), yield_for };
         let mut at_end = false;
         self.thread.run_until(patience, |stop| match stop {
             Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {

@@ -27,6 +27,9 @@ pub struct RemoteThread {
 /// See [`Patience::limit`].
 const IN_ALL: u32 = 20;
 
+/// How long a thread may take to stop that is to be put back: nothing but a processor is missing then.
+const HALT_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long stops are waited for, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -113,6 +116,32 @@ impl RemoteThread {
                 },
             }
         }
+    }
+
+    /// Has a thread that runs, or is at a stop in the middle of a call, stop where it can be given any registers: where
+    /// it looks for signals (see `LiveThread::finish`). For what has failed.
+    ///
+    /// # Errors
+    /// It is dead, or stuck in the kernel.
+    pub fn halt(&self) -> Result<(), TraceError> {
+        ptrace::interrupt(self.tid)?;
+        // One that runs already is not let run.
+        let _ = ptrace::cont(self.tid, 0);
+        let patience = Patience { limit: HALT_LIMIT, look_after: None, yield_for: Duration::ZERO };
+        self.run_until(patience, |stop| match stop {
+            Wait::Interrupted | Wait::GroupStop(_) => Ok(Step::Done),
+            Wait::Exited(_) => Err(TraceError::Died { tid: self.tid }),
+            // Any stop makes the kernel forget an interrupt that came before it (kernel/signal.c, ptrace_stop).
+            Wait::Syscall | Wait::Event(_) => {
+                ptrace::interrupt(self.tid)?;
+                Ok(Step::Run(0))
+            }
+            Wait::Signal(signal) => {
+                ptrace::interrupt(self.tid)?;
+                Ok(Step::Run(signal))
+            }
+            Wait::Nothing => Ok(Step::Run(0)),
+        })
     }
 
     fn wait_a_little(&self, patience: Patience, begun: Instant, since: Instant) -> Result<(), TraceError> {

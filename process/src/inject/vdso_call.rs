@@ -24,6 +24,7 @@ const LEN: usize = 256;
 const EMPTY: usize = 2 * LEN;
 /// Where the name of that memory begins.
 const NAME: usize = LEN - 16;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// None of the calls waits for anything.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -77,8 +78,18 @@ impl<'a> VdsoCalls<'a> {
     /// Makes a call; its result, as the kernel gives it. The thread is stopped at its end.
     ///
     /// # Errors
-    /// The thread died or is stuck.
+    /// The thread died or is stuck; the call was not made then.
     pub fn call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
+        self.try_call(number, args).or_else(|error| {
+            self.host.thread.halt()?;
+            // Late, but made: what it yields is to be given back by somebody.
+            let regs = ptrace::registers(self.host.thread.tid)?;
+            let is_made = regs.rip == self.at + SYSCALL.len() as u64;
+            if is_made { Ok(regs.rax.cast_signed()) } else { Err(error) }
+        })
+    }
+
+    fn try_call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
         let tid = self.host.thread.tid;
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         let (rax, orig_rax) = (number.cast_unsigned(), u64::MAX);
@@ -89,22 +100,20 @@ impl<'a> VdsoCalls<'a> {
         for _ in 0..2 {
             fault::point("foothold");
             ptrace::cont_to_call(tid, 0)?;
+            if fault::fails("foothold") {
+                return Err(TraceError::Stuck { tid });
+            }
             self.wait_for(|stop| stop == Wait::Syscall)?;
         }
         Ok(ptrace::registers(tid)?.rax.cast_signed())
     }
 
-    /// Puts thread and memory back as they were.
+    /// Puts thread and memory back as they were, whatever the last call has come to.
     ///
     /// # Errors
     /// As [`VdsoCalls::call`].
     pub fn leave(self) -> Result<(), TraceError> {
-        let tid = self.host.thread.tid;
-        // Only where it looks for signals may it be given the registers of an interrupted call (see
-        // `LiveThread::finish`).
-        ptrace::interrupt(tid)?;
-        ptrace::cont(tid, 0)?;
-        self.wait_for(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
+        self.host.thread.halt()?;
         self.host.put_back()?;
         self.memory.write(self.at, &[0; LEN])?;
         Ok(())
@@ -125,7 +134,6 @@ impl<'a> VdsoCalls<'a> {
 
 /// `syscall`, and what lets the thread go on with `back` and `mask` by itself.
 fn code(back: &Registers, mask: u64) -> Vec<u8> {
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut code = SYSCALL.to_vec();
     // rt_sigprocmask(SIG_SETMASK, &mask, NULL, 8): mov eax, 14; mov edi, 2; mov edx, 0; mov r10d, 8. No instruction
     // changes the flags, and the call keeps them.

@@ -10,7 +10,7 @@
 //! goes on as after any stop. One that shares its memory with another (a child of vfork) is left alone: it executes a
 //! program in a moment. Fails by: [`CutError`]; the process runs on.
 
-use crate::error::CutError;
+use crate::error::{CutError, TraceError};
 use crate::inject::area;
 use crate::inject::vdso_call::VdsoCalls;
 use crate::job::membership;
@@ -30,7 +30,7 @@ use holdfast_abi::inject;
 use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::clone::{self, Common, have_in_common};
-use holdfast_sys::elf::{self, ElfError};
+use holdfast_sys::elf::{self, ElfError, Running};
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
@@ -38,7 +38,6 @@ use holdfast_sys::ptrace::{self, Registers};
 use holdfast_sys::unix_socket;
 use holdfast_sys::userfault;
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -57,7 +56,7 @@ const FORKED: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// It is no program for this processor.
-pub fn loads_libraries(program: &File) -> Result<bool, ElfError> {
+pub fn loads_libraries(program: &impl elf::Bytes) -> Result<bool, ElfError> {
     let linker = elf::interpreter(program)?;
     let name = linker.as_deref().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
     Ok(name.is_some_and(|name| name.starts_with(b"ld-linux-x86-64.")))
@@ -66,7 +65,7 @@ pub fn loads_libraries(program: &File) -> Result<bool, ElfError> {
 /// Whether a process is one of those that the head of the file speaks of. What has ended, or may not be looked at, is
 /// not.
 pub fn cannot_register(pid: i32) -> bool {
-    let Ok(program) = File::open(format!("/proc/{pid}/exe")) else { return false };
+    let Ok(program) = Running::of(pid) else { return false };
     match loads_libraries(&program) {
         Err(_) => return false,
         Ok(false) => return true,
@@ -333,37 +332,55 @@ fn make_area(
     let memory = ForcedMemory::open(pid, live)?;
     let foothold = VdsoCalls::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
         .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
-    let made = match inherited(pid, live, &areas(known), &maps) {
-        Some(area) => Ok(area),
-        None => map(pid, &foothold),
+    let (made, is_new) = match inherited(pid, live, &areas(known), &maps) {
+        Some(area) => (Ok(area), false),
+        None => (map(pid, &foothold), true),
     };
-    let made = made.and_then(|area| Ok((area, descriptor(pid, &foothold)?)));
+    let made = made.and_then(|area| match descriptor(pid, &foothold) {
+        Err(error) if is_new => Err(without(&foothold, area.scratch.0, error)),
+        descriptor => Ok((area, descriptor?)),
+    });
     foothold.leave()?;
     made
+}
+
+const ROOM_LEN: u64 = SCRATCH_LEN + CODE_LEN;
+
+/// After a failure: the room is given back.
+fn without(foothold: &VdsoCalls<'_>, room: u64, error: CutError) -> CutError {
+    if let Err(second) = foothold.call(libc::SYS_munmap, [room, ROOM_LEN, 0, 0, 0, 0]) {
+        tracing::warn!(%second, "memory for injected calls stays in a process");
+    }
+    error
 }
 
 fn map(pid: i32, foothold: &VdsoCalls<'_>) -> Result<InjectArea, CutError> {
     const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
-    const LEN: u64 = SCRATCH_LEN + CODE_LEN;
     let refused = |result: i64, what: &str| {
         let error = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
         no_area(pid, &format!("{what}: {error}"))
     };
-    let result = foothold.call(libc::SYS_mmap, [0, LEN, READ_WRITE, PRIVATE, u64::MAX, 0])?;
+    let result = foothold.call(libc::SYS_mmap, [0, ROOM_LEN, READ_WRITE, PRIVATE, u64::MAX, 0])?;
     let scratch = u64::try_from(result).map_err(|_| refused(result, "mmap"))?;
     let code = scratch + SCRATCH_LEN;
-    let result = foothold.call(libc::SYS_mprotect, [code, CODE_LEN, READ_EXECUTE, 0, 0, 0])?;
-    if result != 0 {
-        foothold.call(libc::SYS_munmap, [scratch, LEN, 0, 0, 0, 0])?;
-        return Err(refused(result, "mprotect"));
-    }
-    // For whoever looks at its mappings; some kernels cannot.
-    for (start, len) in [(scratch, SCRATCH_LEN), (code, CODE_LEN)] {
-        let (what, name) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
-        foothold.call(libc::SYS_prctl, [what, name, start, len, foothold.name(), 0])?;
-    }
+    let ready = || -> Result<(), CutError> {
+        let result = foothold.call(libc::SYS_mprotect, [code, CODE_LEN, READ_EXECUTE, 0, 0, 0])?;
+        if result != 0 {
+            return Err(refused(result, "mprotect"));
+        }
+        // For whoever looks at its mappings; some kernels cannot.
+        for (start, len) in [(scratch, SCRATCH_LEN), (code, CODE_LEN)] {
+            let (what, name) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
+            foothold.call(libc::SYS_prctl, [what, name, start, len, foothold.name(), 0])?;
+        }
+        if holdfast_sys::fault::fails("foothold-made") {
+            return Err(TraceError::Stuck { tid: pid }.into());
+        }
+        Ok(())
+    };
+    ready().map_err(|error| without(foothold, scratch, error))?;
     Ok(InjectArea {
         code: Addr(code),
         code_len: CODE_LEN,
@@ -388,6 +405,7 @@ fn descriptor(pid: i32, foothold: &VdsoCalls<'_>) -> Result<Option<OwnedFd>, Cut
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::process::{Child, Command};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -100,7 +100,7 @@ pub fn prepare(
     .map_err(|_| CutError::Gone)?;
     // What it finds is known inside the stop then.
     hardlinks::name_mappings(&mut maps);
-    let replaced = regions::replaced(&maps, &mut kept.identities);
+    let replaced = regions::replaced(pid, &maps, &mut kept.identities);
     let vdso =
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;

@@ -12,6 +12,7 @@
 //! Used by: the agent (passes and samples while the program runs), the tracer thread ([`Tracking::collect`], inside the
 //! stop), and a restart ([`Tracking::arm`]).
 
+use crate::capture::files::unlinked;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::error::TraceError;
 use crate::mapped_files::MappedFiles;
@@ -21,6 +22,7 @@ use crate::track::scan_cache::Known;
 use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{PageRun, StoreMapping};
+use holdfast_image::record::NamelessFile;
 use holdfast_image::{Addr, PageCount};
 use holdfast_sys::pagemap::{self, IS_WRITTEN, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
@@ -83,14 +85,17 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// All pages of these mappings of files are to be stored, too. `whole`: which of `all`.
-    pub fn add_whole(&mut self, all: &[Mapped], whole: &[bool]) {
+    /// All pages of these mappings of files are to be stored, too. `whole`: which of `all`; `nameless`: files that may
+    /// end before their mappings.
+    pub fn add_whole(&mut self, all: &[Mapped], whole: &[bool], nameless: &[NamelessFile]) {
         let files: PageSet = all
             .iter()
             .zip(whole)
             .filter(|(_, whole)| **whole)
             .map(|(mapped, _)| {
-                PageRun::between(Addr(mapped.mapping.start), Addr(maps::file_end_by_fd(mapped)))
+                let end = unlinked::end_in(nameless, &mapped.mapping);
+                let end = end.unwrap_or_else(|| maps::file_end_by_fd(mapped));
+                PageRun::between(Addr(mapped.mapping.start), Addr(end))
             })
             .filter(|run| run.pages.0 > 0)
             .collect();

@@ -2,17 +2,20 @@
 //!
 //! [`FileReader::inotify`] runs inside the stop; the paths are looked for after it ([`find_paths`]): by the handle, for
 //! who may (CAP_DAC_READ_SEARCH); else among folders that the program has to do with, what lies in them, and everything
-//! below its working folder. Looking asks for attributes and reads folders on the way only, so that a watch sees little
-//! of it. How it fails: a refusal names the inode.
+//! below its working folder. What was found is known from then on. The job does not notice: attributes are no event.
+//! A folder is listed although a watch of the job sees that, if there is no other way, once. How it fails: a refusal
+//! names the inode.
 
 use super::{FileReader, Found, Obstacle};
+use crate::capture::watchers::{Watchers, in_kernel};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, Object, Watch};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::{fd, inotify};
+use holdfast_sys::{fd, inotify, procfs};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -65,12 +68,11 @@ fn parse(line: &str) -> Option<Watch> {
     })
 }
 
-/// Device as the kernel has it (include/linux/kdev_t.h), and inode.
+/// Device as the kernel has it, and inode.
 type Id = (u64, u64);
 
 fn id(metadata: &Metadata) -> Id {
-    let device = metadata.dev();
-    (u64::from(libc::major(device)) << 20 | u64::from(libc::minor(device)), metadata.ino())
+    (in_kernel(metadata.dev()), metadata.ino())
 }
 
 /// Finds the paths of all watches of a job, whose first table has the descriptions. After the stop, or at a running
@@ -87,8 +89,11 @@ pub fn find_paths(tables: &mut [&mut FileTable], processes: &[(i32, PathBuf)]) -
         return Vec::new();
     }
     let mut paths = HashMap::new();
+    known_before(&mut open, &mut paths);
     by_handle(&mut open, &mut paths);
-    by_search(&mut open, &mut paths, first, processes);
+    by_search(&mut open, &mut paths, first, processes, &Watchers::of(&first.descriptions));
+    by_search(&mut open, &mut paths, first, processes, &Watchers::default());
+    *KNOWN.lock() = Some(paths.clone());
     let mut refusals = Vec::new();
     for index in 0..first.descriptions.len() {
         let holder = holder(tables, index);
@@ -126,13 +131,25 @@ fn holder(tables: &[&mut FileTable], description: usize) -> Option<(usize, i32)>
 type Open = HashMap<Id, Option<(i32, Vec<u8>)>>;
 type Paths = HashMap<Id, PathBuf>;
 
+/// Where the watches of the last look were.
+static KNOWN: Mutex<Option<Paths>> = Mutex::new(None);
+
+fn known_before(open: &mut Open, paths: &mut Paths) {
+    let known = KNOWN.lock();
+    let known = known.iter().flatten().filter(|(id, path)| open.contains_key(id) && is_at(path, **id));
+    paths.extend(known.map(|(id, path)| (*id, path.clone())));
+    open.retain(|id, _| !paths.contains_key(id));
+}
+
 fn by_handle(open: &mut Open, paths: &mut Paths) {
+    if open.is_empty() {
+        return;
+    }
     let mounts = mounts();
     open.retain(|&(device, inode), handle| {
         let Some((kind, bytes)) = handle else { return true };
         let found = mounts.iter().filter(|(of, _)| *of == device).find_map(|(_, folder)| {
-            let near = File::open(folder).ok()?;
-            let file = inotify::open_by_handle(near.as_fd(), *kind, bytes).ok()?;
+            let file = inotify::open_by_handle(folder, *kind, bytes).ok()?;
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
             is_at(&path, (device, inode)).then_some(path)
         });
@@ -160,7 +177,21 @@ fn mounts() -> Vec<(u64, PathBuf)> {
         .collect()
 }
 
-fn by_search(open: &mut Open, paths: &mut Paths, first: &FileTable, processes: &[(i32, PathBuf)]) {
+/// Lists no folder of which `watchers` would hear.
+fn by_search(
+    open: &mut Open,
+    paths: &mut Paths,
+    first: &FileTable,
+    processes: &[(i32, PathBuf)],
+    watchers: &Watchers,
+) {
+    if open.is_empty() {
+        return;
+    }
+    let list = |folder: &Path| {
+        let quiet = !watchers.hear_listing(folder);
+        quiet.then(|| fs::read_dir(folder).ok()).flatten().into_iter().flatten().flatten().take(MOST)
+    };
     let mut look = |path: &Path| {
         let Ok(metadata) = fs::symlink_metadata(path) else { return (open.is_empty(), false) };
         if open.remove(&id(&metadata)).is_some() {
@@ -173,8 +204,7 @@ fn by_search(open: &mut Open, paths: &mut Paths, first: &FileTable, processes: &
         return;
     }
     for folder in &folders {
-        let inside = fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
-        for entry in inside {
+        for entry in list(folder) {
             if look(&entry.path()).0 {
                 return;
             }
@@ -183,7 +213,7 @@ fn by_search(open: &mut Open, paths: &mut Paths, first: &FileTable, processes: &
     let starts: BTreeSet<&PathBuf> = processes.iter().map(|(_, cwd)| cwd).collect();
     let (mut below, mut seen) = (VecDeque::from_iter(starts.into_iter().cloned()), 0);
     while let Some(folder) = below.pop_front() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        for entry in list(&folder) {
             seen += 1;
             let (done, is_folder) = look(&entry.path());
             if done || seen > MOST {
@@ -196,7 +226,7 @@ fn by_search(open: &mut Open, paths: &mut Paths, first: &FileTable, processes: &
     }
 }
 
-/// Folders that the programs have to do with, and files that they have open: each with what it lies in.
+/// Folders that the programs have to do with, and files that they have open or mapped: each with what it lies in.
 fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf> {
     let open = first.descriptions.iter().filter_map(|description| match &description.object {
         Object::Regular { path, .. } | Object::Directory { path, .. } => Some(path.as_path().to_owned()),
@@ -207,7 +237,9 @@ fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf
         let home = home.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"HOME="));
         let home = home.map(|home| PathBuf::from(OsStr::from_bytes(home)));
         let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
-        std::iter::once(cwd.clone()).chain(home).chain(exe)
+        let mapped = procfs::maps(*pid, *pid).unwrap_or_default().into_iter();
+        let mapped = mapped.map(|mapping| PathBuf::from(OsStr::from_bytes(&mapping.name)));
+        std::iter::once(cwd.clone()).chain(home).chain(exe).chain(mapped.collect::<BTreeSet<_>>())
     });
     let mut known = HashSet::new();
     let above = own.chain(open).flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>());
@@ -240,7 +272,7 @@ mod tests {
         let mut paths = Paths::new();
         let top = folder.parent().unwrap().parent().unwrap();
         let own = (std::process::id().cast_signed(), top.to_owned());
-        by_search(&mut open, &mut paths, &FileTable::default(), &[own]);
+        by_search(&mut open, &mut paths, &FileTable::default(), &[own], &Watchers::default());
         assert_eq!(paths.get(&wanted), Some(&folder));
         fs::remove_dir_all(top).unwrap();
     }

@@ -28,6 +28,7 @@ mod urgent;
 
 use super::hardlinks;
 use super::identity::{born_ns, inode_of, mtime_ns, owner_of};
+use super::watchers::Watchers;
 use crate::cuda::uses;
 use crate::refuse;
 use crate::thread_pool;
@@ -44,11 +45,12 @@ use obstacle::Obstacle;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use unlinked::Covered;
@@ -59,6 +61,9 @@ pub const NAMELESS_LIMIT: u64 = 64 << 20;
 pub(crate) const DELETED: &[u8] = b" (deleted)";
 const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that \
                           folder: a restart could not find it";
+const NOT_LISTED: &str = "the name by which it was opened was removed, and its folder is not listed for the other that \
+                          it has: an inotify instance of the program would see that; watch without IN_OPEN, \
+                          IN_ACCESS and IN_CLOSE_NOWRITE";
 /// Devices without state.
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 
@@ -151,6 +156,8 @@ pub struct FileReader<'a> {
     nameless: RefCell<Vec<(unlinked::Key, NamelessFile)>>,
     /// Pseudo-terminals so far.
     ptys: RefCell<Vec<Pty>>,
+    /// Who in the job would notice that a file is opened, once it matters.
+    watchers: OnceCell<Watchers>,
     /// What was written to them has had time to come to the other end.
     written: Cell<bool>,
 }
@@ -184,6 +191,7 @@ impl<'a> FileReader<'a> {
             covered: Covered::default(),
             nameless: RefCell::default(),
             ptys: RefCell::default(),
+            watchers: OnceCell::new(),
             written: Cell::default(),
         })
     }
@@ -355,6 +363,15 @@ impl<'a> FileReader<'a> {
         }
     }
 
+    /// Who in the job would notice that a file is opened.
+    fn watchers(&self) -> &Watchers {
+        self.watchers.get_or_init(|| {
+            let mut watchers = Watchers::default();
+            self.found.iter().for_each(|one| watchers.add(&one.info.text));
+            watchers
+        })
+    }
+
     /// What a descriptor of a process is (kernel/pid.c, pidfd_show_fdinfo).
     fn process(&self, found: &Found) -> Result<Object, Obstacle> {
         let pid = found.info.get("Pid").and_then(|pid| pid.parse::<i32>().ok());
@@ -396,9 +413,13 @@ impl<'a> FileReader<'a> {
             path = self.own_namespace(found).ok_or("a namespace that is not its own is not supported")?;
         }
         if path.ends_with(DELETED) && metadata.nlink() > 0 && !in_root {
-            match hardlinks::name_of(&path, metadata.ino()) {
+            let folder = Path::new(OsStr::from_bytes(&path)).parent().unwrap_or(Path::new("/"));
+            let is_heard = self.watchers().hear_listing(folder);
+            let name = if is_heard { None } else { hardlinks::name_of(&path, metadata.ino()) };
+            match name {
                 Some(name) => path = name.into_os_string().into_vec(),
                 None if found.info.flags & libc::O_ACCMODE.cast_unsigned() == 0 => {}
+                None if is_heard => return Err(NOT_LISTED.into()),
                 None => return Err(OTHER_NAME.into()),
             }
         } else if metadata.nlink() == 0 && !path.ends_with(DELETED) {

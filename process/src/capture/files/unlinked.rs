@@ -11,19 +11,22 @@
 use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
 use crate::capture::identity::mtime_ns;
 use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::open_file::{self, OpenFile, Place};
+use holdfast_image::Addr;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::{ContentPiece, FileTable, NamelessFile, NamelessKind, Object};
-use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::{fd, memfd};
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, Metadata};
+use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// How the kernel prints the path of a memfd (mm/memfd.c).
@@ -152,24 +155,64 @@ pub fn add_mapped(
             Some(_) => {}
             None => {
                 let (kind, name) = understand(&mapping.name);
-                let (name, inode) = (Name(name.to_vec()), mapping.inode);
-                let opened_as = (mapping.device, vec![Name(mapping.name.clone())]);
-                table.nameless.push(NamelessFile {
-                    kind,
-                    name,
-                    inode,
-                    size,
-                    mode: 0,
-                    seals: 0,
-                    owner: None,
-                    mtime_ns: None,
-                    by_mapping: true,
-                    content: Vec::new(),
-                    opened_as,
-                    shown,
-                });
+                table.nameless.push(only_mapped(kind, name, mapping, (size, shown)));
             }
         }
+    }
+}
+
+/// Adds files of which only private mappings are left that reach beyond the end: with its length a restart makes memory
+/// that ends there, too (SIGBUS beyond). What the mappings show is stored with their pages.
+pub fn add_privately_mapped(table: &mut FileTable, all: &[Mapped], memory: &ForcedMemory) {
+    let private = |m: &&Mapped| m.kind == Kind::PrivateFile && m.mapping.name.ends_with(DELETED);
+    for mapping in all.iter().filter(private).map(|m| &m.mapping) {
+        if is_known(&table.nameless, mapping) {
+            continue;
+        }
+        let end = maps::readable_end(memory, mapping.start, mapping.end);
+        let size = if end > mapping.start { mapping.offset + (end - mapping.start) } else { 0 };
+        match of_mapping(&table.nameless, mapping).and_then(|index| table.nameless.get_mut(index as usize)) {
+            Some(file) => file.size = file.size.max(size),
+            None if end == mapping.end => {}
+            None => {
+                let (kind, name) = match mapping.name.as_slice() {
+                    // A segment of System V (ipc/shm.c, newseg).
+                    name if name.starts_with(b"/SYSV") => (NamelessKind::Memfd, FOR_ZERO),
+                    name => understand(name),
+                };
+                table.nameless.push(only_mapped(kind, name, mapping, (size, PageSet::new())));
+            }
+        }
+    }
+}
+
+/// Where what is to be stored of a private mapping ends, if its file is one of those and ends before it.
+pub fn end_in(files: &[NamelessFile], mapping: &Mapping) -> Option<u64> {
+    let file = files.get(of_mapping(files, mapping)? as usize).filter(|file| file.by_mapping)?;
+    let end = mapping.start + file.size.saturating_sub(mapping.offset);
+    (end < mapping.end).then_some(end)
+}
+
+/// `size`, `shown`: see [`NamelessFile`].
+fn only_mapped(
+    kind: NamelessKind,
+    name: &[u8],
+    mapping: &Mapping,
+    (size, shown): (u64, PageSet),
+) -> NamelessFile {
+    NamelessFile {
+        kind,
+        name: Name(name.to_vec()),
+        inode: mapping.inode,
+        size,
+        mode: 0,
+        seals: 0,
+        owner: None,
+        mtime_ns: None,
+        by_mapping: true,
+        content: Vec::new(),
+        opened_as: (mapping.device, vec![Name(mapping.name.clone())]),
+        shown,
     }
 }
 
@@ -203,13 +246,13 @@ impl FileReader<'_> {
             _ => {}
         }
         let unreadable = |error: io::Error| Obstacle::of("its content cannot be read: ", &error);
-        // Opened anew: the offset of the program's own stays where it is.
-        let file = File::open(&path).map_err(unreadable)?;
-        let same = self.with_inode(found.inode).filter(|other| other.device == found.device);
-        let mut names: BTreeSet<Vec<u8>> = same.map(|other| other.target.clone()).collect();
+        let same = || self.with_inode(found.inode).filter(|other| other.device == found.device);
+        let reads = |other: &&Found| open_file::may_read(other.info.flags.cast_signed());
+        let file = self.open_file(same().find(reads).unwrap_or(found)).map_err(unreadable)?;
+        let mut names: BTreeSet<Vec<u8>> = same().map(|other| other.target.clone()).collect();
         let device = device_in_maps(metadata.dev());
         let covered = self.covered.of(device, found.inode, &mut names);
-        let data = data_of(&file, metadata.len(), covered).map_err(unreadable)?;
+        let data = file.data(covered).map_err(unreadable)?;
         let len: u64 = data.iter().map(|piece| piece.1 - piece.0).sum();
         if len > NAMELESS_LIMIT {
             return Err(too_long(kind, len).into());
@@ -230,7 +273,7 @@ impl FileReader<'_> {
             size: metadata.len(),
             mode: metadata.mode() & 0o7777,
             // Other files in memory have a seal against seals (mm/shmem.c, __shmem_get_inode).
-            seals: if kind == NamelessKind::Memfd { memfd::seals(file.as_fd()) } else { 0 },
+            seals: if kind == NamelessKind::Memfd { memfd::seals(self.take(found)?.as_fd()) } else { 0 },
             owner: Some((metadata.uid(), metadata.gid())),
             mtime_ns: Some(mtime_ns(metadata)),
             by_mapping: false,
@@ -238,6 +281,17 @@ impl FileReader<'_> {
             opened_as: (device, names.into_iter().map(Name).collect()),
             shown: PageSet::default(),
         })
+    }
+}
+
+impl FileReader<'_> {
+    /// The file of a descriptor, to be read.
+    fn open_file(&self, found: &Found) -> io::Result<OpenFile> {
+        let holder = &self.holders[found.holder];
+        let target = found.target.strip_suffix(DELETED).unwrap_or(&found.target);
+        let (fd, flags) = (found.fd, found.info.flags.cast_signed());
+        let name = Path::new(OsStr::from_bytes(target));
+        OpenFile::of(Place { pid: holder.pid, tid: holder.tid, fd, flags, name }, self.watchers())
     }
 }
 
@@ -253,44 +307,12 @@ fn too_long(kind: NamelessKind, len: u64) -> String {
     )
 }
 
-/// Ranges with data that no mapping covers.
-pub fn data_of(file: &File, size: u64, covered: Option<&PageSet>) -> io::Result<Vec<(u64, u64)>> {
-    let mut data = Vec::new();
-    let mut at = 0;
-    while at < size {
-        let Some((start, end)) = memfd::next_data(file.as_fd(), at)? else { break };
-        let (start, end) = (start / PAGE_SIZE * PAGE_SIZE, end.min(size));
-        if start >= end {
-            break;
-        }
-        data.push(PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE))));
-        at = end;
-    }
-    let data: PageSet = data.into_iter().collect();
-    let left = covered.map_or(data.clone(), |covered| data.difference(covered));
-    Ok(left.runs().iter().map(|run| (run.start.0, run.end().0.min(size))).collect())
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::parse_maps;
-
-    #[test]
-    fn only_data_that_nobody_maps_is_kept() {
-        let file = File::from(memfd::create(c"data", true).unwrap());
-        file.set_len(10 * PAGE_SIZE + 5).unwrap();
-        file.write_all_at(b"a", PAGE_SIZE).unwrap();
-        file.write_all_at(b"b", 4 * PAGE_SIZE).unwrap();
-        file.write_all_at(b"c", 10 * PAGE_SIZE).unwrap();
-        let size = file.metadata().unwrap().len();
-        let page = |n: u64| (n * PAGE_SIZE, (n + 1) * PAGE_SIZE);
-        assert_eq!(data_of(&file, size, None).unwrap(), [page(1), page(4), (10 * PAGE_SIZE, size)]);
-        let covered = PageSet::from(vec![PageRun::between(Addr(0), Addr(5 * PAGE_SIZE))]);
-        assert_eq!(data_of(&file, size, Some(&covered)).unwrap(), [(10 * PAGE_SIZE, size)]);
-    }
 
     #[test]
     fn one_file_is_shown_whatever_it_was_opened_as() {

@@ -252,16 +252,17 @@ pub fn arm(
         }
     };
     let rows: Vec<Row> = layout.ranges.iter().map(row(libc::PROT_READ as u64)).collect();
-    let results = run(host, scene.area, &rows)?;
-    if let Some(error) = results.iter().find(|result| **result != 0) {
-        let rows: Vec<Row> = layout.ranges.iter().map(row(READ_WRITE)).collect();
-        run(host, scene.area, &rows)?;
-        remote.set(GuardArea::ARMED, 0)?;
-        remote.set(GuardArea::RANGES, 0)?;
-        let error = io::Error::from_raw_os_error(i32::try_from(-error).unwrap_or(0));
-        return Ok(Err(Unsuited(format!("closing {} ranges: {error}", rows.len()))));
+    let closed = run(host, scene.area, &rows).map(|results| results.into_iter().find(|result| *result != 0));
+    if let Ok(None) = closed {
+        return Ok(Ok(Guard::new(remote, scene.pid, layout, pagemap)));
     }
-    Ok(Ok(Guard::new(remote, scene.pid, layout, pagemap)))
+    let rows: Vec<Row> = layout.ranges.iter().map(row(READ_WRITE)).collect();
+    run(host, scene.area, &rows)?;
+    remote.set(GuardArea::ARMED, 0)?;
+    remote.set(GuardArea::RANGES, 0)?;
+    let error = closed?.map_or(0, |error| i32::try_from(-error).unwrap_or(0));
+    let error = io::Error::from_raw_os_error(error);
+    Ok(Err(Unsuited(format!("closing {} ranges: {error}", rows.len()))))
 }
 
 fn write_tables(remote: &Remote, layout: &Layout, options: &GuardOptions) -> io::Result<()> {

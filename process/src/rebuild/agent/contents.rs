@@ -10,7 +10,7 @@
 use super::regular;
 use super::saved_files::keep_tail;
 use super::taken_files::TakenFiles;
-use crate::capture::files::unlinked;
+use crate::capture::open_file;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::may_write;
 use crate::rebuild::paths::{self, Opener, Place, explain};
@@ -159,7 +159,7 @@ fn open(table: &FileTable, content: &FileContent, files: &TakenFiles<'_>) -> Res
 fn data_ranges(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
     let whole = content.run();
     let in_file = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE)));
-    let now = unlinked::data_of(file, file.metadata()?.len().min(content.size), None)?;
+    let now = open_file::data_of(file, file.metadata()?.len().min(content.size), None)?;
     let now = now.into_iter().map(|(from, to)| in_file(from, to));
     let is_here = |run: &PageRun| run.start < whole.end() && run.end() > whole.start;
     let stored = pages.extents().iter().filter(|extent| is_here(&extent.run));

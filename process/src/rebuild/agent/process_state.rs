@@ -89,7 +89,19 @@ pub fn descriptors_and_signals(leader: SeedThread, member: Member<'_>) -> Result
 /// # Errors
 /// Names the file: another program has locked it meanwhile.
 pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
-    lock_all(leader, member).map_err(|error| match error {
+    named(lock_all(leader, member, |kind| kind != LockKind::Lease))
+}
+
+/// Leases, after everything that opens files at all: that would break them, and tell the process so.
+///
+/// # Errors
+/// Names the file: another program has it open.
+pub fn leases(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
+    named(lock_all(leader, member, |kind| kind == LockKind::Lease))
+}
+
+fn named(locked: Result<(), RebuildError>) -> Result<(), RebuildError> {
+    locked.map_err(|error| match error {
         RebuildError::Call { what, source }
             if matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) =>
         {
@@ -99,11 +111,15 @@ pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError>
     })
 }
 
-fn lock_all(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
+fn lock_all(
+    leader: SeedThread,
+    member: Member<'_>,
+    is_wanted: impl Fn(LockKind) -> bool,
+) -> Result<(), RebuildError> {
     const F_OFD_SETLK: u64 = 37;
     let mut batch = leader.batch();
     for (index, description) in member.job.descriptions().iter().enumerate() {
-        for lock in &description.locks {
+        for lock in description.locks.iter().filter(|lock| is_wanted(lock.kind)) {
             // A process's own is taken by that process, a description's by its holder.
             let number = match lock.kind {
                 LockKind::Posix if lock.process as usize == member.index => member.number(index),

@@ -1,9 +1,9 @@
 //! The agent's half of a restart: takes over the new processes at their exec, and resumes the program.
 //!
 //! Order: all processes are met, seized and let execute; each is rebuilt ([`super::rebuild_process`]) but for what
-//! runs from then on; all get the rest (locks, timers, registers); all are resumed, children before their parents.
-//! Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them, as does
-//! a signal that tells the agent to end: there is no half-restarted program.
+//! runs from then on; all get their locks; files are put back; all get the rest (leases, timers, registers); all are
+//! resumed, children before their parents. Until the last step the processes die with the agent (PTRACE_O_EXITKILL),
+//! and any error kills all of them, as does a signal that tells the agent to end: there is no half-restarted program.
 
 use super::ipc::IpcObjects;
 use super::options::{RebuildOptions, Rebuilt};
@@ -87,19 +87,24 @@ pub fn rebuild_job(
     objects.unlinked.seal(&job)?;
     let phase = Instant::now();
     for (index, process) in processes.iter_mut().enumerate().rev() {
-        process.complete().map_err(|error| of(&job, index, error))?;
+        process.lock().map_err(|error| of(&job, index, error))?;
     }
-    let mut notes: Vec<String> = processes.iter_mut().flat_map(ProcessBuilder::take_notes).collect();
-    notes.extend(objects.notes());
-    notes.extend(vdso::note(&record.host));
-    notes.extend(processor::note(&record.host));
+    let mut notes = Vec::new();
     let of_space = |space: u32| ProcessPages::new(pages, space, &damaged);
-    let pid = |index: usize| processes.get(index).map(ProcessBuilder::pid);
+    let pids: Vec<i32> = processes.iter().map(ProcessBuilder::pid).collect();
+    let pid = |index: usize| pids.get(index).copied();
     let take = |index: usize| taken_files::take(&job, index, pid);
     let (files, saved_dir) = (TakenFiles::new(&job, &take), &options.saved_dir);
     notes.extend(contents::put_back(&record.files, &files, &of_space(address_space::FILES), saved_dir)?);
     notes.extend(regular::put_back(&record.files, &files, saved_dir)?);
     notes.extend(regular::put_back_left(&options.left, record, saved_dir));
+    for (index, process) in processes.iter_mut().enumerate().rev() {
+        process.complete().map_err(|error| of(&job, index, error))?;
+    }
+    notes.extend(processes.iter_mut().flat_map(ProcessBuilder::take_notes));
+    notes.extend(objects.notes());
+    notes.extend(vdso::note(&record.host));
+    notes.extend(processor::note(&record.host));
     inotify::drain(&job, take)?;
     objects.fill(&job, of_space)?;
     options.go_on()?;

@@ -234,7 +234,17 @@ impl<'a> ProcessBuilder<'a> {
         self.threads.iter().map(|thread| thread.seed.remote.tid)
     }
 
-    /// The rest: locks, pending signals, timers, registers, limits. Children before their parents.
+    /// Locks on files. Children before their parents.
+    ///
+    /// # Errors
+    /// Names the file: another program has locked it meanwhile.
+    pub fn lock(&mut self) -> Result<(), RebuildError> {
+        let leader = self.threads.first().map(|leader| leader.seed);
+        leader.map_or(Ok(()), |leader| process_state::locks(leader, self.member))
+    }
+
+    /// The rest: leases, pending signals, timers, registers, limits. Children before their parents; when files are put
+    /// back.
     ///
     /// # Errors
     /// Names what failed.
@@ -242,7 +252,7 @@ impl<'a> ProcessBuilder<'a> {
         let Some(leader) = self.threads.first().map(|leader| leader.seed) else { return Ok(()) };
         let record = self.member.own;
         job_control::forget_stops(leader, self.member)?;
-        process_state::locks(leader, self.member)?;
+        process_state::leases(leader, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Restart)?);
         process_state::coredump_filter(leader.remote.tid, record);
         credentials::restore(&self.threads, record)?;
