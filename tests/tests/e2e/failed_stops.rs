@@ -25,6 +25,7 @@ fn nothing_is_kept_by_a_stop_in_which_a_step_fails() {
         // Without libholdfast a process is adopted; several processes have a copy each.
         let adopted = point.starts_with("foothold");
         let app = match (adopted, n % 2) {
+            _ if point == "clone-done" => App::program("tree_memory", &["anonymous", "30"]),
             (true, _) => App::program("plain-static", &["60", "50"]),
             (false, 0) => App::program("heap", &["30"]),
             (false, _) => App::program("tree_memory", &["anonymous", "30"]),
