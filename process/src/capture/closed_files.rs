@@ -4,8 +4,8 @@
 //! Called by [`super::contents`]: [`ClosedFiles::look`] before the stop, [`ClosedFiles::read`] inside it. Which files a
 //! program has written nobody tells: those of its user in its working folders that were changed since the job was
 //! started are taken for its own. They are opened by name, which who watches them is told (inotify(7)): so this is an
-//! option, and what the job itself watches is left out. Bounded in number and bytes. How it fails: what cannot be read is left out, and a restart says that it was
-//! written since.
+//! option, and what the job itself watches is left out. Bounded in number and bytes. How it fails: what cannot be read
+//! is left out, and a restart says that it was written since.
 
 use super::identity::mtime_ns;
 use super::watchers::Watchers;

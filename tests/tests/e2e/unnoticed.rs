@@ -8,26 +8,34 @@ use holdfast_tests::processes;
 use holdfast_tests::sandbox::{Bed, PATIENCE, each_user, each_user_by_root, shell_code, wait};
 use std::process::{Child, Command, Stdio};
 
-/// Prints what happens to files below a folder, and who does it: fanotify(7) on its mount, as fatrace(8) has it.
+/// Prints what happens to files of a folder, and who does it: fanotify(7) on its mount, as fatrace(8) has it. By
+/// handles: events with descriptors are opened by who reads them, which breaks leases, those of other tests too.
 const WATCHER: &str = r#"
 import ctypes, os, struct, sys
-libc, folder = ctypes.CDLL(None, use_errno=True), sys.argv[1]
-group = libc.fanotify_init(0, os.O_RDONLY | os.O_CLOEXEC)
+libc, folder = ctypes.CDLL(None, use_errno=True), sys.argv[1].encode()
+wanted, mount = ctypes.create_string_buffer(struct.pack('Ii', 128, 0) + bytes(128)), ctypes.c_int()
+if libc.name_to_handle_at(-100, folder, wanted, ctypes.byref(mount), 0) != 0:
+    sys.exit(77)
+wanted = wanted.raw[:8 + struct.unpack('I', wanted.raw[:4])[0]]
+# FAN_REPORT_DFID_NAME.
+group = libc.fanotify_init(0xc00, os.O_RDONLY | os.O_CLOEXEC)
 # FAN_ACCESS, MODIFY, CLOSE_WRITE, CLOSE_NOWRITE, OPEN, ONDIR; FAN_MARK_ADD on the mount.
 events = ctypes.c_uint64(0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x40000000)
-if group < 0 or libc.fanotify_mark(group, 0x11, events, -100, folder.encode()) != 0:
+if group < 0 or libc.fanotify_mark(group, 0x11, events, -100, folder) != 0:
     sys.exit(77)
 print('ready', flush=True)
 while True:
     left = os.read(group, 65536)
     while left:
-        length, _, _, _, mask, file, pid = struct.unpack('IBBHQii', left[:24])
-        left = left[length:]
-        if file >= 0:
-            name = os.readlink(f'/proc/self/fd/{file}')
-            os.close(file)
-            if name.startswith(folder + '/'):
-                print(f'{mask:#x} {name} by {pid}', flush=True)
+        length, _, _, begin, mask, _, pid = struct.unpack('IBBHQii', left[:24])
+        event, left = left[begin:length], left[length:]
+        while event:
+            kind, _, size = struct.unpack('BBH', event[:4])
+            # Behind type, length and file system: the folder's handle, and the name.
+            if kind == 2 and event[12:size].startswith(wanted):
+                name = event[12 + len(wanted):size].split(b'\0')[0].decode()
+                print(f'{mask:#x} /{name} by {pid}', flush=True)
+            event = event[size:]
 "#;
 
 /// The program, once it is in its rounds.

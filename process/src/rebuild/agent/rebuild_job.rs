@@ -36,7 +36,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Takes over the processes made by [`crate::rebuild::spawn`] at the other end of `front` and makes the program of
-/// `record` of them. Returns when the program runs. All of it on the calling thread, but for the copying of pages.
+/// `record` of them. Returns when the program runs; calls `resuming` just before. All of it on the calling thread, but
+/// for the copying of pages.
 ///
 /// # Errors
 /// Names what failed; all new processes are dead then.
@@ -45,6 +46,7 @@ pub fn rebuild_job(
     pages: &dyn PageProvider,
     front: OwnedFd,
     options: &RebuildOptions,
+    resuming: &dyn Fn(),
 ) -> Result<Rebuilt, RebuildError> {
     let begun = Instant::now();
     record.check().map_err(RebuildError::Image)?;
@@ -110,7 +112,8 @@ pub fn rebuild_job(
     objects.unlinked.close_all();
     // That is an event, too, where a folder is watched in which one was made.
     inotify::drain(&job, take)?;
-    resume_all(&processes, &mut not_resumed)?;
+    resume_all(&processes, &mut not_resumed, resuming)?;
+    fault::point("seed-resumed");
     objects.keep();
     timings.threads_ns += elapsed_ns(phase);
     timings.total_ns = elapsed_ns(begun);
