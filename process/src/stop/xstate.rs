@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(new.len(), area_len(static_features()));
         for part in parts() {
             let expected = if features >> part.feature & 1 == 1 { 9 } else { 0 };
-            assert_eq!(new[place(part).start], expected, "{part:?}");
+            // What a program has to ask for, AMX say, may lie beyond the end.
+            assert_eq!(new.get(place(part).start).copied().unwrap_or(0), expected, "{part:?}");
         }
         assert_eq!(filled(&old, &from), features | 1 << 62);
         assert_eq!(filled(&vec![0; 8 * 1024], &from), 0);
