@@ -311,7 +311,7 @@ fn a_program_outlives_its_agent_whenever_that_dies() {
                         break;
                     }
                     let case = &cases[(round % cases.len() as u64) as usize];
-                    let user = if round / cases.len() as u64 % 2 == 0 || !am_root() {
+                    let user = if (round / cases.len() as u64).is_multiple_of(2) || !am_root() {
                         User::Ordinary
                     } else {
                         User::Root
