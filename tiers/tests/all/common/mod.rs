@@ -331,6 +331,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         rights: None,
         cuda: None,
         space: 0,
+        ldt: Blob::default(),
         zombies: Vec::new(),
         others: Vec::new(),
         last_id: None,
