@@ -32,8 +32,9 @@ fn words(found: &NewerFiles, epoch: Epoch, cwd: &Path) -> Option<String> {
     }
     let more = match (found.paths.len() - named.len(), found.is_part) {
         (0, false) => String::new(),
+        (0, true) => " (there are too many files to look at all)".to_owned(),
         (more, false) => format!(" and {more} more"),
-        (more, true) => format!(" and {more} more, of the first files that were looked at"),
+        (more, true) => format!(" and {more} more (there are too many files to look at all)"),
     };
     Some(format!(
         "written after image {epoch} and left as they are: {}{more}; what the program did to them since it does once \
@@ -57,6 +58,6 @@ mod tests {
         assert_eq!(said(0, true), "");
         assert!(said(2, false).starts_with("written after image 3 and left as they are: f0, f1; what"));
         assert!(said(7, false).contains("f4 and 2 more; what"));
-        assert!(said(5, true).contains("f4 and 0 more, of the first"));
+        assert!(said(5, true).contains("f4 (there are too many"));
     }
 }
