@@ -10,13 +10,14 @@ use crate::processes;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The uid and gid of the ordinary user.
 const ORDINARY: u32 = 1000;
@@ -370,10 +371,16 @@ impl Bed {
             // None: the last has ended between the two looks.
             ensure!(left.is_empty(), "processes left behind:\n{}", left.join("\n"));
         }
-        self.say(&["list"])?.success()?;
         let entries =
-            fs::read_dir(self.job(job)).map(|d| d.flatten().collect::<Vec<_>>()).unwrap_or_default();
-        for entry in entries {
+            || fs::read_dir(self.job(job)).map(|d| d.flatten().collect::<Vec<_>>()).unwrap_or_default();
+        // A note that somebody was writing when he was killed is removed once it is a minute old
+        // (`holdfast_tiers::Job::clean`): it is, from here on.
+        for entry in entries().iter().filter(|entry| entry.file_name().as_bytes().starts_with(b".tmp-")) {
+            let old = SystemTime::now() - Duration::from_secs(120);
+            fs::File::options().write(true).open(entry.path())?.set_modified(old)?;
+        }
+        self.say(&["list"])?.success()?;
+        for entry in entries() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let unfinished = name.starts_with(".tmp") || name.starts_with(".part-");
             ensure!(!unfinished && name != "agent.sock", "left behind in the store: {name}");
