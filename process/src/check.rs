@@ -17,9 +17,9 @@ use crate::capture::written_files::Saving;
 use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
 use crate::inject::area;
-use crate::job::adopt;
 use crate::job::membership::Descendants;
 use crate::job::orphans::Orphans;
+use crate::job::{adopt, process_age};
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::refuse;
@@ -35,7 +35,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -291,8 +291,24 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     (adoptable, strangers)
 }
 
-/// Orphans that may be of the job and that its user may not look into.
+/// Orphans that may be of the job and that its user may not look into. A process is like that for a moment, too, between
+/// a change of its ids and its execve(2) (`setpriv`, `su`): a young one is looked at again.
 fn hidden(options: &CheckOptions) -> Vec<i32> {
+    /// How long that moment may be, without what it waits for a processor.
+    const MOMENT: Duration = Duration::from_millis(300);
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let found = hidden_now(options);
+        let is_young = |pid: &i32| process_age::of(*pid).is_none_or(|age| age < MOMENT);
+        if !found.iter().any(is_young) || Instant::now() >= end {
+            return found;
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// The same, all that are like that now.
+fn hidden_now(options: &CheckOptions) -> Vec<i32> {
     if options.area.is_none() {
         return Vec::new();
     }

@@ -9,6 +9,9 @@ moments, kill -9 after each, a restart; what it printed in all has to be that of
 `touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
 linked statically; `train.py` (examples/cuda) runs where Python has PyTorch.
+
+PROGRAMS (default all), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a step may take;
+SAID: the file to which the messages of what failed go.
 """
 
 import json
@@ -21,9 +24,11 @@ import sys
 import tempfile
 import time
 
-OWNERS = ["driver", "library", "keeper"]
-ROUNDS = 3
-LIMIT_S = 60
+OWNERS = os.environ.get("OWNERS", "driver library keeper").split()
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
+# Where what failed leaves what was said meanwhile.
+SAID = os.environ.get("SAID", os.devnull)
 
 
 def row(question, what, value):
@@ -155,11 +160,24 @@ def figures(folder, work, owner, mib):
                 f"{dirty / max(flush['flush_ns'], 1):.2f} GB/s until the commit")
 
 
+def keep_messages(work, subject):
+    """What fronts, programs and agents said, their last lines."""
+    names = [os.path.join(folder, name) for folder, _, names in os.walk(work) for name in names
+             if name.endswith((".err", ".log")) or name == "log"]
+    with open(SAID, "a", encoding="utf-8") as said:
+        print(f"==== {subject}", file=said)
+        for name in sorted(names, key=os.path.getmtime)[-4:]:
+            with open(name, encoding="utf-8", errors="replace") as log:
+                print(f"-- {name}", *log.read().splitlines()[-40:], sep="\n", file=said)
+
+
 def guarded(what, work, *arguments):
     try:
         what(*arguments)
     except (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
-        row("restart", " ".join(str(each) for each in arguments if not str(each).startswith("/")), f"FAILED: {error}")
+        subject = " ".join(str(each) for each in arguments if isinstance(each, (str, int)) and "/" not in str(each))
+        row("restart", subject, f"FAILED: {error}")
+        keep_messages(work, subject)
         shutil.rmtree(os.path.join(work, "jobs"), ignore_errors=True)
 
 
@@ -168,10 +186,11 @@ def main():
     sizes = [int(word) for word in sys.argv[2:]] or [64]
     programs = os.path.join(folder, "programs")
     with tempfile.TemporaryDirectory(prefix="holdfast-gpu-") as work:
-        for name in sorted(os.listdir(programs)):
+        wanted = os.environ.get("PROGRAMS", "").split() or sorted(os.listdir(programs))
+        for name in wanted:
             command = [os.path.join(programs, name), "60"]
             if name.endswith(".py"):
-                command = [sys.executable, os.path.join(programs, name)]
+                command = [sys.executable, os.path.join(programs, name), "20000"]
                 if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
                     row("restart", name, "not run: no PyTorch here")
                     continue

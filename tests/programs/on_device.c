@@ -2,11 +2,12 @@
  * and leaves something else. Which driver that is, the loader decides (tests/driver/libcuda.c).
  *
  * `on_device [ROUNDS] [KIND]`: so many rounds, and more until it may end (common.h, HOLDFAST_TEST_STAY).
- * KIND `open`: it keeps a device open by itself, as NVML does. `late`: it begins to use CUDA when a third of its rounds
- * are over. */
+ * KIND `open`: it keeps a device open by itself, as NVML does. `late`: it begins to use CUDA when there
+ * is a file `begin` in its folder. */
 #include "rounds.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 
 #define WORDS 4096
@@ -39,11 +40,15 @@ static void begin(void)
     for (int i = 0; i < 2; i++) CHECK_ZERO(allocate(&memory[i], WORDS * sizeof(uint64_t)));
 }
 
-static void one_round(long round, long first)
+static void one_round(long round, bool late)
 {
+    static long first = -1;
     uint64_t words[WORDS];
-    if (round == first) begin();
-    if (round < first) return;
+    if (first < 0) {
+        if (late && access("begin", F_OK) != 0) return;
+        begin();
+        first = round;
+    }
     for (int half = 0; half < 2; half++) {
         CHECK_ZERO(from_device(words, memory[half], sizeof(words)));
         for (uint64_t i = 0; i < WORDS; i++) {
@@ -64,11 +69,11 @@ int main(int argc, char **argv)
 {
     long rounds = number_argument(argc, argv, 1, 45);
     const char *kind = argc > 2 ? argv[2] : "";
-    long first = strcmp(kind, "late") == 0 ? rounds / 3 : 0;
+    bool late = strcmp(kind, "late") == 0;
     if (strcmp(kind, "open") == 0) CHECK(memfd_create("nvidiactl", 0) >= 0);
     for (long round = 0; round < rounds || !may_end(); round++) {
         step("cuda round %ld", round);
-        one_round(round, first);
+        one_round(round, late);
         sleep_ms(QUIET_MS);
     }
     return pass();

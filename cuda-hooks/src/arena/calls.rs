@@ -132,6 +132,23 @@ pub fn current_device() -> Result<i32, u32> {
     answer(result, device)
 }
 
+/// Whether a context is the one that a device keeps (its primary context). It is asked for only where there is one:
+/// retained it would otherwise be made. What is retained here is released again.
+pub fn is_primary(context: u64, device: i32) -> bool {
+    let (mut flags, mut active) = (0_u32, 0);
+    let result = call!(c"cuDevicePrimaryCtxGetState"
+        (device => c_int, &raw mut flags => *mut u32, &raw mut active => *mut c_int));
+    if result != SUCCESS || active == 0 {
+        return false;
+    }
+    let mut primary = 0_u64;
+    if call!(c"cuDevicePrimaryCtxRetain"(&raw mut primary => *mut u64, device => c_int)) != SUCCESS {
+        return false;
+    }
+    let _ = call!(c"cuDevicePrimaryCtxRelease_v2"(device => c_int));
+    primary == context
+}
+
 /// How many devices the program has.
 pub fn device_count() -> Result<i32, u32> {
     let mut count = 0;

@@ -66,17 +66,33 @@ fn owner() -> Option<usize> {
     if known.is_some() {
         return known;
     }
-    // Of others (green contexts, contexts of another library) it is not known when they end.
-    let is_primary = |object: &objects::Object| object.kind == CudaKind::PRIMARY && object.value == context;
-    if !objects::has(CudaKind::CONTEXT, context) && !objects::any(is_primary) {
+    let device = calls::current_device().ok()?;
+    if !objects::has(CudaKind::CONTEXT, context) && !is_primary(context, device) {
+        // Of others (green contexts, contexts of another library) it is not known when they end.
         return None;
     }
-    let device = calls::current_device().ok()?;
     let has = match tables::locked(|tables| tables.has_arena(device))? {
         Some(has) => has,
         None => reserve(device)?,
     };
     if has { tables::locked(|tables| tables.add_owner(context, device))? } else { None }
+}
+
+/// Whether a context is the primary one of its device. libcudart retains that by a function of a private table
+/// (cuGetExportTable), which no wrapper sees, and releases or resets it by the functions of these names: so what was
+/// retained unseen is entered here, and its end is seen.
+fn is_primary(context: u64, device: i32) -> bool {
+    let entered = |object: &objects::Object| object.kind == CudaKind::PRIMARY && object.value == context;
+    if objects::any(entered) {
+        return true;
+    }
+    let is = calls::is_primary(context, device);
+    if is {
+        objects::end(CudaKind::PRIMARY, u64::from(device as u32));
+        let handle = u64::from(device as u32);
+        objects::add(objects::Object { kind: CudaKind::PRIMARY, handle, value: context, context });
+    }
+    is
 }
 
 /// Reserves the addresses of a device, if it can have memory at addresses of ours.

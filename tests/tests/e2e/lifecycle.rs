@@ -7,16 +7,23 @@ use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
 use std::fs;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::thread::sleep;
 use std::time::Duration;
 
+/// The program does not end before [`ended`] waits for that.
 fn start(bed: &Bed, options: &[&str], program: &str, arguments: &[&str]) -> Result<(Child, i32)> {
-    let mut front = bed.run_command("j", options, &App::program(program, arguments).words())?.spawn()?;
+    let _ = fs::remove_file(bed.stay_file());
+    let mut front = bed.staying_command("j", options, &App::program(program, arguments).words())?.spawn()?;
     let pid = bed
         .wait_live("j", &mut front)?
         .with_context(|| format!("{program} ended at once: {}", bed.text("err")))?;
     Ok((front, pid))
+}
+
+fn ended(bed: &Bed, front: &mut Child) -> Result<ExitStatus> {
+    bed.may_end()?;
+    wait(front, PATIENCE)
 }
 
 fn plain_output(rounds: u32) -> String {
@@ -53,7 +60,7 @@ fn exit_status_comes_through_after_a_restart_too() {
         processes::signal(front.id().cast_signed(), "TERM");
         bed.until("SIGTERM at the program", PATIENCE, || bed.text("out").contains("SIGTERM"))?;
         processes::signal(front.id().cast_signed(), "INT");
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -71,7 +78,7 @@ fn signals_pass_through_run() {
             })?;
         }
         processes::signal(front.id().cast_signed(), "INT");
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -89,7 +96,7 @@ fn exec_is_followed() {
         }
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j@1", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         let stages = (0..3)
             .map(|s| (0..30).map(|n| format!("{:05} exec stage {s} round {n}\n", n + 1)).collect::<String>());
         ensure!(
@@ -116,10 +123,10 @@ fn a_daemon_is_followed_into_its_child() {
         );
         bed.say(&["checkpoint", "j"])?.success()?;
         processes::signal(pid, "KILL");
-        wait(&mut front, PATIENCE)?;
+        ended(bed, &mut front)?;
         bed.until("the end of the daemon", PATIENCE, || processes::state(pid).is_none_or(|s| s == 'Z'))?;
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        wait(&mut front, PATIENCE)?;
+        ended(bed, &mut front)?;
         bed.until("the end", PATIENCE, || bed.text("daemon.out").contains("PASS"))?;
         let lines: String = (0..60).map(|n| format!("{:05} daemon round {n}\n", n + 1)).collect();
         ensure!(bed.text("daemon.out") == lines + "PASS\n", "{}", bed.text("daemon.out"));
@@ -144,7 +151,7 @@ fn two_checkpoints_and_restart_from_the_older() {
             bed.text("out").len() < at_first.len() + 600,
             "the output was not put back to the older image"
         );
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 0 && bed.text("out") == plain_output(120), "status {code}: {}", bed.text("out"));
         ensure!(
             bed.text("restart.err").contains("out"),
@@ -166,7 +173,7 @@ fn the_same_image_restarts_twice() {
         kill_program(pid, &mut front)?;
         for options in [&["--eager"][..], &["--lazy"], &[]] {
             let mut front = bed.restart_command("j@1", options)?.spawn()?;
-            let code = shell_code(wait(&mut front, PATIENCE)?);
+            let code = shell_code(ended(bed, &mut front)?);
             ensure!(
                 code == 0 && bed.text("out") == plain_output(60),
                 "{options:?}: status {code}: {}",
@@ -185,7 +192,7 @@ fn checkpoint_and_stop_then_resume() {
         let (mut front, _) = start(bed, &options, "plain", &["80", "20"])?;
         bed.until("lines", PATIENCE, || bed.text("out").contains("round 15"))?;
         processes::signal(front.id().cast_signed(), "TERM");
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 75, "status {code}: {}", bed.text("err"));
         ensure!(bed.images("j").len() == 1, "images {:?}", bed.images("j"));
         let lines = bed.text("out").lines().count();
@@ -196,10 +203,10 @@ fn checkpoint_and_stop_then_resume() {
         bed.wait_live("j", &mut front)?.context("a pid")?;
         bed.until("more lines", PATIENCE, || bed.text("out").lines().count() > lines + 3)?;
         processes::signal(front.id().cast_signed(), "TERM");
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 75, "second status {code}");
         let mut front = again.spawn()?;
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -251,11 +258,11 @@ fn checkpoint_with_stop_ends_the_program() {
         let (mut front, pid) = start(bed, &[], "plain", &["80", "20"])?;
         bed.until("lines", PATIENCE, || bed.text("out").contains("round 15"))?;
         bed.say(&["checkpoint", "--stop", "j"])?.success()?;
-        wait(&mut front, PATIENCE)?;
+        ended(bed, &mut front)?;
         ensure!(processes::state(pid).is_none_or(|s| s == 'Z'), "the program lives");
         let at_stop = bed.text("out");
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
         // held from the cut to its end: nothing was written that had to be cut off
         ensure!(bed.text("out").starts_with(&at_stop), "output after the cut");
@@ -268,7 +275,7 @@ fn checkpoint_with_stop_ends_the_program() {
 fn triggers_by_interval_and_by_signal() {
     each_user(|bed| {
         let (mut front, _) = start(bed, &["--every", "1s", "--keep", "2"], "plain", &["180", "20"])?;
-        wait(&mut front, PATIENCE)?;
+        ended(bed, &mut front)?;
         ensure!(bed.text("out") == plain_output(180), "{}", bed.text("out"));
         let images = bed.images("j");
         ensure!(
@@ -286,7 +293,7 @@ fn triggers_by_interval_and_by_signal() {
             processes::signal(target, "USR1");
             bed.until("an image after the signal", PATIENCE, || bed.images("j").len() == n + 1)?;
         }
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         let expected = reference(&program)?;
         Results::read(&program, bed, code)?.check(&expected.results)?;
         bed.check_clean("j")
@@ -303,7 +310,7 @@ fn jobs_are_named_by_pid_too() {
         ensure!(listed.contains('j') && listed.contains(&pid.to_string()), "{listed}");
         let shown = bed.say(&["show", "j"])?.success()?.stdout;
         ensure!(shown.contains("stop"), "{shown}");
-        wait(&mut front, PATIENCE)?;
+        ended(bed, &mut front)?;
         bed.say(&["verify", "j"])?.success()?;
         bed.until("the end of the agent", PATIENCE, || !bed.job("j").join("agent.sock").exists())?;
         ensure!(bed.say(&["checkpoint", "j"])?.code() == 66, "a job that does not run");
@@ -390,7 +397,7 @@ fn preloaded_without_run() {
         wait(&mut program, PATIENCE)?;
         // the image may lie at a moment before the last lines
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         ensure!(code == 0 && bed.text("out") == plain_output(100), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -401,12 +408,13 @@ fn preloaded_without_run() {
 fn standard_output_may_be_a_pipe() {
     each_user(|bed| {
         let program = App::program("plain", &["60", "20"]);
-        let mut command = bed.run_command("j", &[], &program.words())?;
+        let mut command = bed.staying_command("j", &[], &program.words())?;
         let mut front = command.stdout(std::process::Stdio::piped()).spawn()?;
         let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
         sleep(Duration::from_millis(300));
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
+        bed.may_end()?;
         let before = std::io::read_to_string(front.stdout.take().context("a pipe")?)?;
         let ended = bed.output(bed.holdfast(&["restart", "--stdio=keep", "j"]), PATIENCE)?.success()?;
         let after = ended.stdout;
@@ -427,7 +435,7 @@ fn checkpoints_leave_memory_shared() {
             let (mut front, _) = start(bed, &["--engine", engine], "tree_common", &["60", "32", "shared"])?;
             bed.until("the first lines", PATIENCE, || bed.text("out").contains("round 5"))?;
             bed.say(&["checkpoint", "j"])?.success()?;
-            let code = shell_code(wait(&mut front, PATIENCE)?);
+            let code = shell_code(ended(bed, &mut front)?);
             ensure!(
                 code == 0 && bed.text("out").ends_with("PASS\n"),
                 "{engine}: {code}: {}",
@@ -443,7 +451,9 @@ fn checkpoints_leave_memory_shared() {
 fn files_that_have_moved() {
     each_user(|bed| {
         // What is in the image could be made anew where it was.
-        let (mut front, pid) = start(bed, &["--save-files=none"], "fifos", &["200"])?;
+        let program = App::program("fifos", &["200"]);
+        let mut front = bed.run_command("j", &["--save-files=none"], &program.words())?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
         bed.until("the first lines", PATIENCE, || bed.text("out").contains("round 2"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
@@ -488,7 +498,7 @@ fn huge_pages_that_the_host_of_the_restart_lacks() {
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j", &[])?.env("HOLDFAST_FAULT", "no-huge-pages").spawn()?;
-        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let code = shell_code(ended(bed, &mut front)?);
         Results::read(&app, bed, code)?.check(&expected.results)?;
         let told = bed.text("restart.err");
         ensure!(
@@ -515,7 +525,7 @@ fn semaphores_and_queues_that_are_gone() {
             let id = fs::read_to_string(&file)?.trim().to_owned();
             std::process::Command::new("ipcrm").args([option, &id]).status()?;
             let mut front = bed.restart_command(kind, &[])?.spawn()?;
-            let code = shell_code(wait(&mut front, PATIENCE)?);
+            let code = shell_code(ended(bed, &mut front)?);
             ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "{kind}: {code}: {}", bed.text("out"));
             // Root chooses ids.
             let noted = bed.text("restart.err").contains("is shown the old id");

@@ -61,11 +61,6 @@ impl Array {
         Ok(array)
     }
 
-    /// Whether there may be surfaces of it.
-    pub fn has_surfaces(&self) -> bool {
-        self.described.flags & SURFACES != 0
-    }
-
     /// A box of it as one side of a copy; `place` and `size` are bytes, rows, planes.
     pub fn side(&self, place: [u64; 3], size: [u64; 3]) -> Answer<Side> {
         let most = [self.row, self.described.height.max(1), self.described.depth.max(1)];

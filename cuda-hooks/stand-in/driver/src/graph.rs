@@ -292,12 +292,6 @@ impl Executable {
         Ok(())
     }
 
-    /// What it does, as a node of another graph.
-    pub fn as_command(&self) -> Command {
-        let commands = self.commands.lock().iter().map(|(_, command)| command.clone()).collect();
-        Command::Graph(Arc::new(commands))
-    }
-
     /// Queues it. "Only one instance of hGraphExec may be executing at a time": the next one waits.
     pub fn launch(&self, context: &Context, stream: &Arc<Stream>) -> Answer {
         let mut last = self.last.lock();

@@ -84,6 +84,11 @@ pub fn allocate_managed(pointer: Out<u64>, size: usize, flags: u32) -> Answer {
     pointer.put(heap::manage(size as u64, context.handle())?)
 }
 
+/// CU_POINTER_ATTRIBUTE_RANGE_START_ADDR.
+const RANGE_START: u32 = 11;
+/// CU_POINTER_ATTRIBUTE_RANGE_SIZE.
+const RANGE_SIZE: u32 = 12;
+
 /// One of `CUpointer_attribute`; types as its documentation gives them.
 pub fn attribute(data: Out<u8>, attribute: u32, pointer: u64) -> Answer {
     data.require()?;
@@ -91,12 +96,17 @@ pub fn attribute(data: Out<u8>, attribute: u32, pointer: u64) -> Answer {
 }
 
 /// "If the pointer is not ... CUDA_ERROR_INVALID_VALUE is not returned: each attribute is given a default NULL value"
-/// (cuPointerGetAttributes).
+/// (cuPointerGetAttributes); start and size of a range stay as they are (driver 580.159.04).
 pub fn attributes(count: u32, attributes: In<u32>, data: In<Out<u8>>, pointer: u64) -> Answer {
     for index in 0..count as usize {
         let (number, to) = (attributes.at(index)?, data.at(index)?);
         to.require()?;
-        attribute_of(pointer, number).unwrap_or_else(|_| Value::none(number)).write(to)?;
+        let unwritten = matches!(number, RANGE_START | RANGE_SIZE);
+        match attribute_of(pointer, number) {
+            Ok(value) => value.write(to)?,
+            Err(_) if unwritten => {}
+            Err(_) => Value::none(number).write(to)?,
+        }
     }
     Ok(())
 }
@@ -152,8 +162,8 @@ fn attribute_of(pointer: u64, attribute: u32) -> Answer<Value> {
         8 => Value::Byte(kind(|kind| kind == Kind::Managed)),
         9 => Value::Word(0),
         10 => Value::Byte(kind(|kind| matches!(kind, Kind::Linear { pool: 0 }))),
-        11 => Value::Long(base),
-        12 => Value::Long(size),
+        RANGE_START => Value::Long(base),
+        RANGE_SIZE => Value::Long(size),
         13 => Value::Byte(mapped.is_some()),
         14 => Value::Long(vmm::handle_types(pointer)),
         15 => Value::Byte(false),

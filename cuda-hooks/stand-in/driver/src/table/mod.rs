@@ -12,6 +12,7 @@
 
 mod memory;
 mod objects;
+pub mod private;
 mod work;
 
 use std::ffi::c_void;

@@ -193,8 +193,8 @@ isolated! {
             ok!("cuTexObjectGetTextureDesc" 5000, &mut sampling, texture);
             assert_eq!((found.kind as u32, found.of[..3].to_vec()), (resource.kind as u32, resource.of[..3].to_vec()));
             assert_eq!(sampling[..5], SAMPLING[..5]);
-            // there is no view
-            assert_ne!(cu!("cuTexObjectGetResourceViewDesc" 5000, &mut [0u64; 14], texture), 0);
+            // there is no view, which is no error (driver 580.159.04)
+            ok!("cuTexObjectGetResourceViewDesc" 5000, &mut [0u64; 14], texture);
             ok!("cuTexObjectDestroy" 5000, texture);
         }
         let mut texture = 0u64;
@@ -224,7 +224,7 @@ struct Descriptor3D {
 }
 
 isolated! {
-    surfaces_are_of_arrays_that_were_made_for_them {
+    surfaces_are_of_arrays {
         start();
         let (mut array, mut plain) = (0usize, 0usize);
         let made = |flags| Descriptor3D { width: 16, height: 4, depth: 0, format: 0x20, channels: 1, flags };
@@ -236,8 +236,10 @@ isolated! {
         ok!("cuSurfObjectGetResourceDesc" 5000, &mut found, surface);
         assert_eq!((found.kind as u32, found.of[0]), (0, array as u64));
         ok!("cuSurfObjectDestroy" 5000, surface);
-        let wrong = Resource::new(0, &[plain as u64]);
-        assert_eq!(cu!("cuSurfObjectCreate" 5000, &mut surface, &wrong), 1);
+        // an array that was not made for surfaces is taken, too (driver 580.159.04)
+        let other = Resource::new(0, &[plain as u64]);
+        ok!("cuSurfObjectCreate" 5000, &mut surface, &other);
+        ok!("cuSurfObjectDestroy" 5000, surface);
         let linear = Resource::new(2, &[allocate(4096), FLOATS, 4096]);
         assert_eq!(cu!("cuSurfObjectCreate" 5000, &mut surface, &linear), 1);
         ok!("cuArrayDestroy" 2000, plain);

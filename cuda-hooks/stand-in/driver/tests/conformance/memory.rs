@@ -31,9 +31,11 @@ isolated! {
         };
         let before = free();
         let at = allocate(64 << 20);
-        assert_eq!(before - free(), 64 << 20);
+        // A driver takes more than it is asked for (80 MiB were gone on an H200), and need not give back all at once.
+        let then = free();
+        assert!(before - then >= 64 << 20);
         ok!("cuMemFree" 3020, at);
-        assert_eq!(free(), before);
+        assert!(free() >= then + (64 << 20));
     }
 }
 
@@ -65,7 +67,8 @@ isolated! {
         let (mut kind, mut start) = (7u32, 7u64);
         let data = [std::ptr::from_mut(&mut kind) as u64, std::ptr::from_mut(&mut start) as u64];
         ok!("cuPointerGetAttributes" 7000, 2u32, &[2u32, 11], &data, &here);
-        assert_eq!((kind, start), (0, 0));
+        // the start of a range is not written where there is none (driver 580.159.04)
+        assert_eq!((kind, start), (0, 7));
     }
 }
 
