@@ -10,7 +10,7 @@ moments, kill -9 after each, a restart; what it printed in all has to be that of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
 linked statically; `train.py` (examples/cuda) runs where Python has PyTorch.
 
-PROGRAMS (default all), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a step may take;
+PROGRAMS (default all; may be empty), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a step may take;
 SAID: the file to which the messages of what failed go.
 """
 
@@ -27,6 +27,9 @@ import time
 OWNERS = os.environ.get("OWNERS", "driver library keeper").split()
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
+# Programs in Python: the library that they need, and how many steps they do.
+NEEDS = {"train.py": ("torch", "2000"), "arrays.py": ("cupy", "200"), "compiled.py": ("jax", "200"),
+         "kernels.py": ("numba.cuda", "200")}
 # Where what failed leaves what was said meanwhile.
 SAID = os.environ.get("SAID", os.devnull)
 
@@ -183,16 +186,18 @@ def guarded(what, work, *arguments):
 
 def main():
     folder = os.path.abspath(sys.argv[1])
-    sizes = [int(word) for word in sys.argv[2:]] or [64]
+    sizes = [int(word) for word in sys.argv[2:]]
     programs = os.path.join(folder, "programs")
     with tempfile.TemporaryDirectory(prefix="holdfast-gpu-") as work:
-        wanted = os.environ.get("PROGRAMS", "").split() or sorted(os.listdir(programs))
-        for name in wanted:
+        wanted = os.environ.get("PROGRAMS", " ".join(sorted(os.listdir(programs))))
+        for name in wanted.split():
             command = [os.path.join(programs, name), "60"]
-            if name.endswith(".py"):
-                command = [sys.executable, os.path.join(programs, name), "20000"]
-                if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
-                    row("restart", name, "not run: no PyTorch here")
+            if name in NEEDS:
+                library, steps = NEEDS[name]
+                command = [sys.executable, os.path.join(programs, name), steps]
+                if subprocess.run([sys.executable, "-c", f"import {library}"], capture_output=True,
+                                  check=False).returncode:
+                    row("restart", name, f"not run: no {library} here")
                     continue
             for owner in OWNERS:
                 guarded(chain, work, folder, work, owner, name, command)

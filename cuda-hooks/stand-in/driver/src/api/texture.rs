@@ -1,6 +1,6 @@
 //! Texture and surface objects.
 
-use crate::code::{Answer, Code};
+use crate::code::Answer;
 use crate::handles::Handles;
 use crate::layout::{ResourceDescription, ResourceView, TextureDescription};
 use crate::pointer::{In, Out};

@@ -76,10 +76,11 @@ pub fn properties(properties: Out<AllocationProperties>, handle: u64) -> Answer 
 pub fn map(at: u64, size: usize, offset: usize, handle: u64, flags: u64) -> Answer {
     let size = size as u64;
     let whole = at.is_multiple_of(GRANULARITY) && size.is_multiple_of(GRANULARITY) && size > 0;
-    if !whole || offset != 0 || flags != 0 || !vmm::covers(at, size) {
+    if !whole || flags != 0 || !vmm::covers(at, size) {
         return Err(Code::INVALID_VALUE);
     }
-    if vmm::is_multicast(handle) {
+    // 801 on an H200 with driver 580.159.04
+    if vmm::is_multicast(handle) || offset != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
     let physical = vmm::memory(handle)?;

@@ -88,7 +88,7 @@ isolated! {
         let (at, handle) = (reserve(2 * unit, 0), create(unit, 0));
         assert_eq!(cu!("cuMemMap" 10020, at + 4096, unit, 0usize, handle, 0u64), 1);
         assert_eq!(cu!("cuMemMap" 10020, at, 2 * unit, 0usize, handle, 0u64), 801);
-        assert_eq!(cu!("cuMemMap" 10020, at, unit, unit, handle, 0u64), 1);
+        assert_eq!(cu!("cuMemMap" 10020, at, unit, unit, handle, 0u64), 801);
         ok!("cuMemMap" 10020, at, unit, 0usize, handle, 0u64);
         assert_eq!(cu!("cuMemMap" 10020, at, unit, 0usize, handle, 0u64), 1);
         assert_eq!(cu!("cuMemSetAccess" 10020, at, 2 * unit, &BOTH, 1usize), 1);
