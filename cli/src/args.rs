@@ -16,7 +16,7 @@ use holdfast_image::processor::CpuLevel;
 use holdfast_image::streams::Switch;
 use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::codec::{Codec, Compression};
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::{JobTiers, TierSpec};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -494,7 +494,8 @@ impl RunArgs {
             stop_signal: self.on,
             strict: self.strict,
             exec_after: self.exec_after.clone(),
-            tiers: self.tier.clone(),
+            // With those of configuration files.
+            tiers: JobTiers::default(),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::report;
 use crate::settings::parse_size;
 use holdfast_tiers::Store;
 use holdfast_tiers::codec::Compression;
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::{self, TierSpec};
 use holdfast_tiers::trust::{self, Untrusted};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -99,12 +99,12 @@ impl<'de> Deserialize<'de> for Tiers {
 }
 
 fn spec(name: &str, rules: &Rules) -> Result<TierSpec, String> {
-    let address = match (&rules.address, name) {
-        (Some(address), _) => address.as_str(),
-        (None, "local") => name,
-        (None, _) => return Err("it needs address = \"...\", for example \"dir=/pfs/me\"".into()),
+    let place = match &rules.address {
+        Some(address) => stack::Place::parse(address)?,
+        None if stack::Place::is_store(name) => stack::Place::Store,
+        None => return Err("it needs address = \"...\", for example \"dir=/pfs/me\"".into()),
     };
-    let mut spec = TierSpec::new(address)?;
+    let mut spec = TierSpec::new(place);
     let numbers = [("keep", rules.keep), ("every", rules.every)];
     for (rule, value) in numbers.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
         spec.set(rule, &value.to_string())?;

@@ -14,7 +14,7 @@ use holdfast_pager::CowLimit;
 use holdfast_process::Saving;
 use holdfast_tiers::Job;
 use holdfast_tiers::codec::{Codec, Compression, UnknownCompression};
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::JobTiers;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -260,8 +260,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_after: Option<String>,
     /// Tiers: the rules of the first, and those below it, the fastest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tiers: Vec<TierSpec>,
+    #[serde(skip_serializing_if = "JobTiers::is_empty")]
+    pub tiers: JobTiers,
 }
 
 /// Options that change how images are made, each only if it was given: of `restart` for the rest of the job, of

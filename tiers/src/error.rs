@@ -225,26 +225,6 @@ impl StoreError {
         };
         StoreError::Source { start: run.start, bytes: run.pages.bytes(), source }
     }
-    /// The same error for who asks again.
-    pub(crate) fn again(&self) -> StoreError {
-        match self {
-            StoreError::Io { call, path, source } => {
-                let source = source.raw_os_error().map_or_else(
-                    || io::Error::new(source.kind(), source.to_string()),
-                    io::Error::from_raw_os_error,
-                );
-                StoreError::Io { call, path: path.clone(), source }
-            }
-            StoreError::Foreign { path } => StoreError::Foreign { path: path.clone() },
-            StoreError::Missing { path } => StoreError::Missing { path: path.clone() },
-            StoreError::Corrupt { path, offset, what } => StoreError::corrupt(path, *offset, what.clone()),
-            StoreError::Version { path, found, supported } => {
-                StoreError::Version { path: path.clone(), found: *found, supported: *supported }
-            }
-            // Whether that was so for a while, who asks again learns by opening the image anew.
-            other => StoreError::Nowhere { what: "a segment".into(), reasons: vec![other.to_string()] },
-        }
-    }
     /// None of the copies of `what` is good: the error of the one that there is, or one that has them all.
     pub(crate) fn nowhere(mut failed: Vec<StoreError>, what: &str) -> StoreError {
         if failed.len() == 1 {

@@ -12,9 +12,8 @@ use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
-use crate::memory_first::MemoryFirst;
 use crate::names::{self, FileName};
-use crate::tier::{Entry, LocalTier, MemoryTier, Tier, TierError};
+use crate::tier::{Entry, LocalTier, MemoryFirst, MemoryTier, Tier, TierError};
 use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
 use crate::writing::{SegmentNames, WritingImages};
@@ -40,7 +39,9 @@ pub struct Job {
     dir: PathBuf,
     /// Where images are written and looked for first.
     folder: TierFolder,
-    /// What of that is in memory, if the job has such a tier.
+    /// Its folder alone: the same, where it has no memory above it.
+    store: TierFolder,
+    /// What is in memory, if the job has such a tier.
     memory: Option<MemoryFirst>,
     /// Held while an image is removed, and while one is published below memory.
     settling: Arc<Mutex<()>>,
@@ -97,9 +98,12 @@ impl Job {
             (None, Some(memory)) => Arc::new(memory),
             (None, None) => Arc::new(LocalTier::at(dir.clone())),
         };
-        let folder =
-            TierFolder::new(tier, "").ok_or_else(|| StoreError::misuse(&dir, "no folder of a tier"))?;
-        Ok(Job { name: name.to_owned(), dir, folder, memory, settling: Arc::default() })
+        let folder = TierFolder::of(tier, "")?;
+        let store = match &memory {
+            Some(_) => TierFolder::of(Arc::new(LocalTier::at(dir.clone())), "")?,
+            None => folder.clone(),
+        };
+        Ok(Job { name: name.to_owned(), dir, folder, store, memory, settling: Arc::default() })
     }
 
     /// The same job, whose images are put into memory first: below `base`, which is in a tmpfs or on a file system with
@@ -110,12 +114,18 @@ impl Job {
     pub fn with_memory(&self, base: &Path) -> Result<Job, TierError> {
         let made = MemoryFirst::make(base, &self.dir, &self.name)?;
         let folder = TierFolder::of(Arc::new(made.clone()), "")?;
-        Ok(Job { folder, memory: Some(made), ..self.clone() })
+        let store = TierFolder::of(Arc::new(LocalTier::at(self.dir.clone())), "")?;
+        Ok(Job { folder, store, memory: Some(made), ..self.clone() })
     }
 
     /// The memory that its images are put into first, if it has such a tier.
     pub fn memory(&self) -> Option<&MemoryFirst> {
         self.memory.as_ref()
+    }
+
+    /// Its folder in the store, without the memory above it.
+    pub fn store_folder(&self) -> &TierFolder {
+        &self.store
     }
 
     /// Where of the first tier an image is: in memory, in the folder.
@@ -234,6 +244,19 @@ impl Job {
         let bytes = files::read_checked(&path, files::MAX_RECIPE_LEN)?;
         serde_json::from_slice(&bytes)
             .map_err(|error| StoreError::corrupt(&path, offset_of(&bytes, &error), error.to_string()))
+    }
+
+    /// Whether it is known how the job was started.
+    ///
+    /// # Errors
+    /// It cannot be seen.
+    pub fn has_recipe(&self) -> Result<bool, StoreError> {
+        let path = self.dir.join("job.json");
+        match fs::symlink_metadata(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(StoreError::io("look at", &path)(error)),
+        }
     }
 
     /// Replaces `job.json`, atomically and durably.
@@ -403,8 +426,7 @@ impl Job {
     /// There is no such image, or it is intact nowhere.
     pub fn open_image_from(&self, epoch: Epoch, below: &[TierFolder]) -> Result<Image, StoreError> {
         // Where a copy in memory is damaged, that of the folder below is read.
-        let own =
-            self.memory.as_ref().and_then(|memory| TierFolder::new(Arc::new(memory.folder().clone()), ""));
+        let own = self.memory.iter().map(|_| self.store.clone());
         let folders: Vec<TierFolder> =
             [self.folder.clone()].into_iter().chain(own).chain(below.iter().cloned()).collect();
         Image::open(&folders, epoch)

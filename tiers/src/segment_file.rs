@@ -52,7 +52,8 @@ struct Copy {
     folder: TierFolder,
     /// Path or address, for messages.
     address: PathBuf,
-    blob: OnceLock<Result<Box<dyn Blob>, StoreError>>,
+    /// Once it was opened. What could not be is tried again when no other copy is good.
+    blob: OnceLock<Box<dyn Blob>>,
 }
 
 impl Copy {
@@ -63,8 +64,12 @@ impl Copy {
 
     /// The blob, if it is the one that the entry names.
     fn get(&self, entry: &SegmentEntry) -> Result<&dyn Blob, StoreError> {
-        let opened = self.blob.get_or_init(|| open(&self.folder, &self.address, entry));
-        opened.as_ref().map(|blob| &**blob).map_err(StoreError::again)
+        if let Some(blob) = self.blob.get() {
+            return Ok(&**blob);
+        }
+        let opened = open(&self.folder, &self.address, entry)?;
+        // Another thread may have been faster.
+        Ok(&**self.blob.get_or_init(|| opened))
     }
 }
 
@@ -220,7 +225,7 @@ impl SegmentFile {
 
     /// Whether there is a copy in the folder that was asked first, and nothing of it had to be read elsewhere.
     pub(crate) fn is_in_first_folder(&self) -> bool {
-        let is_open = self.copies.first().is_some_and(|copy| copy.blob.get().is_some_and(Result::is_ok));
+        let is_open = self.copies.first().is_some_and(|copy| copy.blob.get().is_some());
         is_open && !self.detours.lock().contains_key(&0)
     }
 }

@@ -4,14 +4,15 @@
 //! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`WriteMonitor`] have files
 //! of their own. Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish),
 //! the frozen copy is dropped (the program runs on), and what was written stays written down for the next image; the
-//! program is ended only after the commit. Fails by: [`Event::Done`] with the reason.
+//! program is ended only after the commit; what fails after that fails no image. Fails by: [`Event::Done`] with the
+//! reason.
 
 use super::carry_over::CarryOver;
 use super::context::JobContext;
 use super::cuda::{AfterCut, Cuda};
 use super::cut;
 use super::error::CheckpointError;
-use super::events::{Event, Progress, Reporter};
+use super::events::{Event, NewImage, Progress, Reporter};
 use super::flush::FlushSource;
 use super::headroom::Headroom;
 use super::kept::TakenMemory;
@@ -25,7 +26,6 @@ use crate::last_run::{How, LastRun};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{OrderChoice, Settings};
-use crate::tiers;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Step;
 use holdfast_image::kinds::{Tracker, UsedEngine};
@@ -39,9 +39,8 @@ use holdfast_process::cuda::Suspended;
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
-use holdfast_tiers::{
-    CommitRecord, ImageInfo, ImageWriter, Lineage, MemoryFirst, PipelineOptions, Record, StoreError,
-};
+use holdfast_tiers::{CommitRecord, ImageWriter, Lineage, MemoryFirst, PipelineOptions, Record, StoreError};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -57,12 +56,12 @@ pub fn start(
     request: CheckpointRequest,
     progress: Arc<Progress>,
     reporter: Reporter,
-) -> std::io::Result<thread::JoinHandle<()>> {
+) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
         let result = make(&context, &tracer, &request, &progress, &reporter);
         let result = result.map_err(|error| space::explain(&context, error));
-        if let Ok(info) = &result {
-            retention::apply(&context, info.epoch);
+        if let Ok(made) = &result {
+            retention::apply(&context, made.info.epoch);
         }
         reporter.report(Event::Done(result));
     })
@@ -75,13 +74,13 @@ fn make(
     request: &CheckpointRequest,
     progress: &Progress,
     reporter: &Reporter,
-) -> Result<ImageInfo, CheckpointError> {
+) -> Result<NewImage, CheckpointError> {
     let mut carry_over = context.carry_over.lock();
     let members = request.members()?;
     let settings = context.settings().with(&request.options.changes);
     let mut headroom = Headroom::of(&members)?;
     if let Some(memory) = context.job.memory().filter(|memory| memory.is_written()) {
-        let most = tiers::memory(&context.settings().tiers).and_then(|spec| spec.rules.max_bytes);
+        let most = context.settings().tiers.memory().and_then(|spec| spec.rules.max_bytes);
         let share = memory.used().saturating_add(headroom.share_with_tier());
         memory.limit(share.min(most.unwrap_or(u64::MAX)));
     }
@@ -99,7 +98,9 @@ fn make(
     };
     let mut committed = false;
     let result = attempt.run(&mut committed);
-    attempt.tell_passed_by(&result);
+    if let Ok(made) = &result {
+        attempt.tell_passed_by(made.info.epoch);
+    }
     attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
     if let Some(contents) = context.contents.as_ref().filter(|_| committed) {
         contents.committed();
@@ -152,7 +153,7 @@ fn note(figures: &mut EpochFigures, costs: &Costs) {
 }
 
 impl Attempt<'_> {
-    fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, CheckpointError> {
+    fn run(&mut self, committed: &mut bool) -> Result<NewImage, CheckpointError> {
         // Behind the images that only lower tiers have, too.
         let lower = self.context.cascade.as_ref().map_or(0, Cascade::newest);
         let epoch = self.context.job.next_epoch()?.max(Epoch(lower.saturating_add(1)));
@@ -328,7 +329,7 @@ impl Attempt<'_> {
         cut: Cut,
         flush: Flush,
         committed: &mut bool,
-    ) -> Result<ImageInfo, CheckpointError> {
+    ) -> Result<NewImage, CheckpointError> {
         // First, and so dropped last: the driver's part needs the program's threads.
         let Flush { cuda, monitor, queue, copies_first, mut figures, kept } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
@@ -387,17 +388,17 @@ impl Attempt<'_> {
             self.carry_over.lineage = Some(lineage);
         }
         self.carry_over.monitor = Some(monitor);
+        let mut failed = restored.err().map(|left| format!("{left}; end the program and restart it"));
         if let Some(memory) = held {
-            self.end_program(memory, info.epoch)?;
-            suspended.into_iter().for_each(Suspended::ending);
+            match self.end_program(memory, info.epoch) {
+                Ok(()) => suspended.into_iter().for_each(Suspended::ending),
+                Err(error) => failed = Some(format!("ending the program failed: {error}")),
+            }
         }
         let epoch = info.epoch;
-        restored.map_err(|left| {
-            CheckpointError::Failed(format!(
-                "image {epoch} is committed, but {left}; end the program and restart it"
-            ))
-        })?;
-        Ok(info)
+        let failed =
+            failed.map(|what| CheckpointError::Failed(format!("image {epoch} is committed, but {what}")));
+        Ok(NewImage { info, failed })
     }
 
     /// Says which files are not in the image, if it has not said so of the last.
@@ -415,10 +416,9 @@ impl Attempt<'_> {
     }
 
     /// Says once that an image found no room in memory.
-    fn tell_passed_by(&mut self, result: &Result<ImageInfo, CheckpointError>) {
-        let why = self.context.job.memory().and_then(MemoryFirst::passed_by);
-        let (Some(why), Ok(info)) = (why, result) else { return };
-        let text = format!("image {} went past tier memory, to the store: {why}", info.epoch);
+    fn tell_passed_by(&mut self, epoch: Epoch) {
+        let Some(why) = self.context.job.memory().and_then(MemoryFirst::passed_by) else { return };
+        let text = format!("image {epoch} went past tier memory, to the store: {why}");
         if std::mem::replace(&mut self.carry_over.told_passed_by, true) {
             tracing::info!("{text}");
         } else {
@@ -447,15 +447,11 @@ impl Attempt<'_> {
         })
     }
 
-    fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), CheckpointError> {
+    fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> io::Result<()> {
         if let Some(link) = &self.context.link {
             link.tell(&Tell::Stopping { epoch });
         }
-        memory.kill_held().map_err(|error| {
-            CheckpointError::Failed(format!(
-                "image {epoch} is committed, but ending the program failed: {error}"
-            ))
-        })?;
+        memory.kill_held()?;
         // The front does the same, if there is one.
         if let Some(run) = LastRun::read(&self.context.job).filter(|run| run.ended.is_none()) {
             run.end(&self.context.job, How::Checkpointed(epoch));

@@ -11,7 +11,7 @@ use super::checks::{self, Checks};
 use super::connections::{Client, has_free_slot};
 use super::context::JobContext;
 use super::error::CheckpointError;
-use super::events::{Event, Progress, Reporter};
+use super::events::{Event, NewImage, Progress, Reporter};
 use super::hook::{Committed, Hook};
 use super::own_end::OwnEnd;
 use super::processes::{Ended, Processes};
@@ -832,18 +832,23 @@ impl EventLoop {
         self.hook.committed(&self.context, Committed { epoch, stopped });
     }
 
-    fn checkpoint_done(&mut self, result: Result<ImageInfo, CheckpointError>) {
+    fn checkpoint_done(&mut self, result: Result<NewImage, CheckpointError>) {
         let Some(running) = self.running.take() else { return };
         // It has sent its last event, so this does not wait.
         let _ = running.thread.join();
         match result {
-            Ok(info) => {
+            Ok(NewImage { info, failed }) => {
                 let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
-                self.tell_of_image(&info, running.options.stop);
+                self.tell_of_image(&info, running.options.stop && failed.is_none());
                 self.context.cascade.iter().for_each(Cascade::wake);
                 (self.last_error, self.told_error, self.has_failed) = (None, None, false);
+                if let Some(failed) = failed {
+                    // Of what follows the commit: the image is handed on all the same.
+                    self.fail(running.waiters, &failed);
+                    return self.start_queued();
+                }
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
                     self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
                 }

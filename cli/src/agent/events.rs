@@ -31,6 +31,15 @@ impl Progress {
     }
 }
 
+/// An image that is committed: the commit is one result, what follows it another one.
+#[derive(Debug)]
+pub struct NewImage {
+    /// The image.
+    pub info: ImageInfo,
+    /// What failed after the commit, with the image's number.
+    pub failed: Option<CheckpointError>,
+}
+
 /// What the loop is told.
 #[derive(Debug)]
 pub enum Event {
@@ -42,7 +51,7 @@ pub enum Event {
         stop_ns: u64,
     },
     /// The image is committed, or why not.
-    Done(Result<ImageInfo, CheckpointError>),
+    Done(Result<NewImage, CheckpointError>),
     /// Images were deleted for a client.
     Removed {
         /// Its connection.

@@ -208,7 +208,7 @@ fn leave(context: &JobContext) {
     if !context.unnamed || !context.lock.is_in_place() || pidfile::program(&context.job).is_some() {
         return;
     }
-    let below = TiersRecord::read(&context.job).tiers.iter().any(|tier| !tier.versions.is_empty());
+    let below = TiersRecord::read(&context.job).lower().any(|tier| !tier.versions.is_empty());
     let has_image = context.job.images().map_or(true, |images| !images.is_empty());
     if has_image || below {
         return;

@@ -8,6 +8,7 @@ use super::events::{Event, Reporter};
 use holdfast_image::Epoch;
 use holdfast_image::control::Reply;
 use holdfast_tiers::StoreError;
+use holdfast_tiers::stack::Cascade;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -54,5 +55,7 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
         };
         stays.push((epoch, why));
     }
+    // What is known of the store is written down anew.
+    context.cascade.iter().for_each(Cascade::wake);
     Reply::Removed { freed, stays }
 }

@@ -4,7 +4,6 @@
 //! from, which it may still be mapped from, is deleted.
 
 use super::context::JobContext;
-use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::Cascade;
 
@@ -37,7 +36,8 @@ fn remove(context: &JobContext, epoch: Epoch) {
 
 /// What a lower tier has yet to get stays, within bounds.
 fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch) {
-    let rules = tiers::local_rules(&context.settings());
+    let settings = context.settings();
+    let rules = settings.tiers.store_rules(settings.keep.and_then(|keep| u64::try_from(keep).ok()));
     let pinned = context.restarted_from.map(|epoch| epoch.0);
     let (removals, given_up) = cascade.removals(&rules, pinned);
     for epoch in given_up {

@@ -5,7 +5,7 @@
 
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
-use crate::settings::Recipe;
+use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::control::{CopyStatus, TierStatus};
@@ -47,14 +47,15 @@ pub fn start(
     link: Option<Link>,
 ) -> Result<Option<Cascade>, Failure> {
     // What is in memory has to be in the store, too, before the host goes.
-    let home = job.memory().and_then(|_| TierSpec::new(tiers::LOCAL).ok());
-    let lower = if recipe.id.is_empty() { Vec::new() } else { tiers::lower(&recipe.settings.tiers) };
-    if home.is_none() && (recipe.settings.tiers.is_empty() || recipe.id.is_empty()) {
+    let Settings { tiers: of_job, keep, .. } = &recipe.settings;
+    let lower = if recipe.id.is_empty() { &[] } else { of_job.lower() };
+    if job.memory().is_none() && (of_job.is_empty() || recipe.id.is_empty()) {
         return Ok(None);
     }
-    let keep = tiers::local_rules(&recipe.settings).keep;
-    let home = home.map(|spec| TierSpec { rules: Retention { keep, ..Retention::default() }, ..spec });
-    let in_memory = tiers::memory(&recipe.settings.tiers).and_then(|spec| spec.rules.keep);
+    let keep = of_job.store_rules(keep.and_then(|keep| u64::try_from(keep).ok())).keep;
+    let rules = Retention { keep, ..Retention::default() };
+    let home = job.memory().map(|_| TierSpec { rules, ..of_job.store().clone() });
+    let in_memory = of_job.memory().and_then(|spec| spec.rules.keep);
     if let Some(memory) = job.memory() {
         watch_memory(memory.clone())?;
     }
@@ -62,14 +63,14 @@ pub fn start(
     let options = CascadeOptions {
         job: job.clone(),
         folder: tiers::folder(job.name(), &recipe.id),
-        tiers: home.into_iter().chain(lower).collect(),
+        tiers: home.into_iter().chain(lower.iter().cloned()).collect(),
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
         pinned,
         open: Arc::new(tiers::open),
         pack: recipe.settings.compress != Compression::By(Codec::Raw),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {
-            let tier = &state.spec.address;
+            let tier = state.spec.name();
             if let Some(why) = &state.read_only {
                 let text = format!("tier {tier} is only read: {why}; no image goes there");
                 tracing::info!("{text}");
@@ -113,7 +114,7 @@ fn is_short(group: Option<&Room>, host: Option<Room>) -> bool {
 /// What `status` says of tiers.
 pub fn status(cascade: Option<&Cascade>) -> Vec<TierStatus> {
     let tier = |state: TierState| TierStatus {
-        tier: state.spec.address.clone(),
+        tier: state.spec.name(),
         newest: state.versions.last().map(|&epoch| Epoch(epoch)),
         waiting: state.waiting.len() as u64,
         copying: match state.activity {
@@ -143,7 +144,7 @@ pub fn left_over(job: &str, cascade: Option<&Cascade>) -> Vec<String> {
     let line = |state: TierState| {
         let first = state.waiting.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let why = state.error.map(|error| format!(": {error}")).unwrap_or_default();
-        let tier = &state.spec.address;
+        let tier = state.spec.name();
         (!first.is_empty()).then(|| {
             format!("warning: image {first} of job {job} is not on tier {tier} yet{why}; `holdfast sync {job}` goes on")
         })

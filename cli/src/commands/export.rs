@@ -2,7 +2,7 @@
 //!
 //! The file is new, 0600, and nothing of it stays when the export fails. `-` is standard output.
 
-use super::places;
+use super::places::{self, Above};
 use crate::args::ExportArgs;
 use crate::commands::import::{Origin, of_archive};
 use crate::exit::{Exit, Failure};
@@ -10,6 +10,7 @@ use crate::report;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_tiers::hygiene::{ArchiveError, export};
+use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, TierFolder};
 use std::fs::{self, File, OpenOptions};
@@ -25,12 +26,13 @@ pub fn run(args: &ExportArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let name = &args.image.job;
     let job = crate::names::open_job(&store, name);
-    let specs = places::chosen(&args.which, &store, job.as_ref().ok())?;
+    let tiers = places::of_job(&store, job.as_ref().ok())?;
+    let specs = places::chosen(&args.which, &tiers, job.as_ref().ok());
     let job = match job {
-        Err(failure) if specs.iter().all(holdfast_tiers::stack::TierSpec::is_local) => return Err(failure),
+        Err(failure) if !specs.iter().any(|spec| matches!(spec.place, Place::At(_))) => return Err(failure),
         job => job.ok(),
     };
-    let places = places::of(name, job.as_ref(), &specs);
+    let places = places::of(name, job.as_ref(), &specs, Above::Apart);
     let unreachable = places.tell();
     let Some((folder, epoch)) = newest(places.found.iter().map(|place| &place.folder), args.image.epoch)?
     else {

@@ -11,7 +11,9 @@ use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
 use holdfast_sys::clock;
-use holdfast_tiers::stack::{CopyError, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version};
+use holdfast_tiers::stack::{
+    CopyError, JobTiers, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version,
+};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock};
 use indicatif::ProgressBar;
@@ -38,7 +40,7 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
         Some(old) if args.tier.is_empty() && !old.settings.tiers.is_empty() => old.settings.tiers.clone(),
         _ => tiers::chosen(&args.tier, false, &store)?,
     };
-    let (sources, failed) = sources(&tiers::lower(&given), args, old.as_ref());
+    let (sources, failed) = sources(given.lower(), args, old.as_ref());
     if sources.is_empty() {
         return match failed {
             Some(error) => Err(error.into()),
@@ -48,19 +50,19 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let job = store.create_job(&args.image.job)?;
     let mut result = Ok(());
     for source in &sources {
-        result = prepare(&job, source, old.clone(), (args, &given[..]))
+        result = prepare(&job, source, old.clone(), (args, &given))
             .and_then(|lock| if args.manifest { tell(source) } else { fetch(&job, source, lock) })
             .and_then(|()| remember(&job, &sources));
         match &result {
             Ok(()) => return Ok(()),
-            Err(failure) => report::warn(&format!("tier {}: {failure}", source.spec.address)),
+            Err(failure) => report::warn(&format!("tier {}: {failure}", source.spec.name())),
         }
     }
     result.map_err(|failure| Failure { message: "no tier gave the image back".into(), ..failure })
 }
 
-fn nowhere(args: &FetchArgs, tiers: &[TierSpec]) -> String {
-    let (job, names) = (&args.image.job, tiers.iter().map(|tier| tier.address.as_str()).collect::<Vec<_>>());
+fn nowhere(args: &FetchArgs, tiers: &JobTiers) -> String {
+    let (job, names) = (&args.image.job, tiers.lower().iter().map(TierSpec::name).collect::<Vec<_>>());
     match (args.image.epoch, names.as_slice()) {
         (_, []) => format!("job {job} has no tiers; name one with --tier"),
         (Some(epoch), names) => format!("no tier has image {epoch} of job {job} ({})", names.join(", ")),
@@ -83,7 +85,7 @@ fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<S
                 }
             }
             Err(error) => {
-                report::warn(&format!("tier {}: {error}", spec.address));
+                report::warn(&format!("tier {}: {error}", spec.name()));
                 failed = Some(error);
             }
         }
@@ -101,7 +103,7 @@ fn prepare(
     job: &Job,
     source: &Source,
     old: Option<Recipe>,
-    (args, tiers): (&FetchArgs, &[TierSpec]),
+    (args, tiers): (&FetchArgs, &JobTiers),
 ) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
@@ -111,20 +113,20 @@ fn prepare(
     let mut recipe = match old {
         Some(old) => old,
         None => serde_json::from_slice(&folder.recipe(*epoch)?).map_err(|error| {
-            let what = format!("job-{:06} of tier {}: {error}", epoch.0, spec.address);
+            let what = format!("job-{:06} of tier {}: {error}", epoch.0, spec.name());
             Failure::new(Exit::BadImage, what)
         })?,
     };
     if is_new && !args.tier.is_empty() {
-        recipe.settings.tiers = args.tier.clone();
+        recipe.settings.tiers.clone_from(tiers);
     }
     if is_new || args.manifest {
         // It goes on there; and the agent has to find it.
         if is_new || recipe.id.is_empty() {
             recipe.id = source.found.id().to_owned();
         }
-        if !recipe.settings.tiers.iter().any(|tier| tier.address == spec.address) {
-            recipe.settings.tiers = tiers.to_vec();
+        if recipe.settings.tiers.at(&spec.place).is_none() {
+            recipe.settings.tiers.clone_from(tiers);
         }
         recipe.write(job)?;
     }
@@ -145,7 +147,7 @@ fn tell(source: &Source) -> Result<(), Failure> {
 
 fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
     let (from, epoch) = (&source.found.folder, source.found.epoch);
-    let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.address), 0));
+    let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.name()), 0));
     let copied = copy_version(from, job.folder(), epoch, None, Way::Up, &pace);
     pace.0.finish_and_clear();
     let copied = copied.map_err(|error| match error {
@@ -156,7 +158,7 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
     // A copy in memory may be what was damaged.
     job.memory().map_or(Ok(0), |memory| memory.trim(0))?;
     drop(lock);
-    let (name, tier) = (job.name(), &source.spec.address);
+    let (name, tier) = (job.name(), source.spec.name());
     report::note(&format!(
         "image {epoch} of job {name} was fetched from {tier}, {}",
         report::size(copied.bytes)
@@ -168,9 +170,10 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
 fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
     let mut record = TiersRecord::read(job);
     for source in sources {
-        record.tiers.retain(|tier| tier.tier != source.spec.address);
+        let tier = source.spec.name();
+        record.tiers.retain(|known| known.tier != tier);
         record.tiers.push(TierRecord {
-            tier: source.spec.address.clone(),
+            tier,
             versions: source.versions.clone(),
             // Advice: an image that was on its way there has a number too.
             greatest: source.found.folder.inventory().map_or(0, |there| there.greatest()),

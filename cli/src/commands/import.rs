@@ -14,7 +14,8 @@ use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::hygiene::{Archive, ArchiveError};
-use holdfast_tiers::{Job, Record, Store, StoreError};
+use holdfast_tiers::stack::JobTiers;
+use holdfast_tiers::{Job, JobLock, Record, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -37,7 +38,7 @@ impl Origin {
     pub fn encode(mut self) -> Result<Vec<u8>, Failure> {
         // They are this host's.
         self.settings.id.clear();
-        self.settings.settings.tiers.clear();
+        self.settings.settings.tiers = JobTiers::default();
         serde_json::to_vec(&self).map_err(|error| Failure::new(Exit::Internal, format!("encoding: {error}")))
     }
 }
@@ -76,12 +77,11 @@ fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) ->
     let origin: Origin = serde_json::from_slice(archive.origin())
         .map_err(|error| Failure::new(Exit::BadImage, format!("{file}: settings of the job: {error}")))?;
     let name = args.name.as_ref().unwrap_or(&origin.job);
-    let is_new = store.job(name).is_err();
-    let job = store.create_job(name)?;
     let (epoch, bytes) = (archive.epoch(), archive.bytes());
-    wait_for_lock::wait(&job, &Patience::default())?;
-    let lock = job.lock()?;
+    let (job, lock) = locked(store, name)?;
     job.clean(&lock)?;
+    // Only with the lock held: another import of this name may have ended a moment ago.
+    let is_new = has_nothing(&job)?;
     if let Err(failure) = into_job(store, &job, archive, origin.settings, file) {
         if is_new {
             // What was made just now; the failure is what counts.
@@ -95,6 +95,36 @@ fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) ->
         report::size(bytes)
     ));
     Ok(())
+}
+
+/// The job with its lock. An import beside this one removes the folder when it fails: then it is made again.
+fn locked(store: &Store, name: &str) -> Result<(Job, JobLock), Failure> {
+    loop {
+        let job = store.create_job(name)?;
+        wait_for_lock::wait(&job, &Patience::default())?;
+        match job.lock() {
+            Ok(lock) if lock.is_in_place() => return Ok((job, lock)),
+            // Another one was faster; the next turn waits for it.
+            Ok(_) | Err(StoreError::Locked { .. }) => {}
+            Err(_) if is_gone(&job) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn is_gone(job: &Job) -> bool {
+    fs::symlink_metadata(job.dir()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Whether the folder has nothing but its lock: nobody else's job is in it.
+fn has_nothing(job: &Job) -> Result<bool, Failure> {
+    let failed = |error| Failure::system(format_args!("listing {}", job.dir().display()), &error);
+    for entry in fs::read_dir(job.dir()).map_err(failed)? {
+        if entry.map_err(failed)?.file_name() != "lock" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The job's lock is held.
@@ -111,6 +141,7 @@ fn into_job(
             format!("job {name} has images of its own; give the imported one another name with --name");
         return Err(Failure::new(Exit::Refused, text));
     }
+    let before = job.has_recipe()?.then(|| job.recipe()).transpose()?;
     recipe.settings.tiers = tiers::chosen(&[], false, store)?;
     recipe.id = tiers::id_for(&recipe.settings, String::new())?;
     recipe.unnamed = false;
@@ -118,6 +149,10 @@ fn into_job(
     let bar = report::progress(&format!("importing image {}", archive.epoch()), archive.bytes());
     let done = archive.unpack(job.folder(), &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
+    if let (Err(_), Some(before)) = (&done, &before) {
+        // A job without images keeps how it was started; the failure is what counts.
+        let _ = job.write_recipe(before);
+    }
     done.map_err(|error| of_archive(file, error))?;
     // It may be of an earlier run than the last of the job that it was exported from.
     let image = crate::names::open_image(job, None)?;

@@ -12,7 +12,7 @@ use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::{CopyStatus, JobStatus, UnderWay};
-use holdfast_tiers::stack::{TierRecord, TiersRecord};
+use holdfast_tiers::stack::{Place, TierRecord, TiersRecord};
 use holdfast_tiers::{ImageInfo, Job};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -119,7 +119,7 @@ fn is_nothing(job: &Job, row: &Row) -> bool {
     row.state == "done"
         && row.images.is_empty()
         && row.saved.files == 0
-        && row.tiers.iter().all(|tier| tier.record.versions.is_empty())
+        && lower(row).all(|tier| tier.record.versions.is_empty())
         && Recipe::read(job).is_ok_and(|recipe| recipe.unnamed)
 }
 
@@ -244,6 +244,9 @@ fn tier_text(row: &TierRow) -> String {
     if let Some(why) = &row.record.read_only {
         line.push_str(&format!(", only read: {why}"));
     }
+    if let Some(why) = &row.record.single_writer {
+        line.push_str(&format!(", for a single writer: {why}; run the job on one host at a time"));
+    }
     if !waiting.is_empty() {
         line.push_str(&format!(", {} wait", waiting.len()));
     }
@@ -294,13 +297,17 @@ fn saved_text(row: &Row) -> Option<String> {
     ))
 }
 
+/// What is known of the tiers below the store.
+fn lower(row: &Row) -> impl Iterator<Item = &TierRow> {
+    row.tiers.iter().filter(|tier| !Place::is_store(&tier.record.tier))
+}
+
 /// Images that only lower tiers have.
 fn elsewhere(row: &Row) -> Vec<Vec<String>> {
     let here: BTreeSet<u64> = row.images.iter().map(|image| image.info.epoch.0).collect();
-    let there: BTreeSet<u64> =
-        row.tiers.iter().flat_map(|tier| tier.record.versions.iter().copied()).collect();
+    let there: BTreeSet<u64> = lower(row).flat_map(|tier| tier.record.versions.iter().copied()).collect();
     let cells = |epoch: &u64| {
-        let has = row.tiers.iter().filter(|tier| tier.record.versions.contains(epoch));
+        let has = lower(row).filter(|tier| tier.record.versions.contains(epoch));
         let tiers: Vec<&str> = has.map(|tier| tier.record.tier.as_str()).collect();
         let dash = || "-".to_owned();
         let number = epoch.to_string();

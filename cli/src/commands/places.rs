@@ -1,24 +1,21 @@
-//! Where a job's images are: the store, and the job's folder on each tier that a command names.
+//! Where a job's images are: the store, memory above it, and the job's folder on each tier that a command names.
 //!
-//! Used by `verify`, `prune` and `export`. Invariant: the store comes first, the tiers after it as the job has them,
-//! the fastest first; a tier that cannot be asked is told, and left out.
+//! Used by `verify`, `prune` and `export`. Invariants: memory comes first, then the store, then the tiers as the job
+//! has them, the fastest first; a tier that cannot be asked is told, and left out.
 
 use crate::exit::{Exit, Failure};
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers;
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::{JobTiers, Place, TierSpec};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, Store, TierFolder};
 use std::sync::Arc;
 
-/// The word for the store among tiers.
-pub const LOCAL: &str = "local";
-
 /// Which tiers a command is about.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Which {
-    /// On this tier; `local` is the store (may be given more than once) [default: local]
+    /// On this tier; `local` is the store, `memory` what is above it (may be given more than once) [default: both]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "all_tiers")]
     pub tier: Vec<TierSpec>,
     /// On the store and all tiers of the job
@@ -33,28 +30,32 @@ impl Which {
     }
 }
 
+/// How memory above the store counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Above {
+    /// As a tier of its own.
+    Apart,
+    /// As a part of the store: what goes from one goes from both.
+    Together,
+}
+
 /// The job's folder on one tier.
 pub struct JobPlace {
-    /// The tier with its rules; without an address of its own: the store.
+    /// The tier with its rules.
     pub spec: TierSpec,
-    /// The folder.
+    /// The folder. That of memory is read on in the store, where images in memory have segments too.
     pub folder: TierFolder,
 }
 
 impl JobPlace {
-    /// The store.
-    pub fn local(job: &Job, spec: TierSpec) -> JobPlace {
-        JobPlace { spec, folder: job.folder().clone() }
-    }
-
     /// Whether both are one place.
     pub fn is_same(&self, other: &JobPlace) -> bool {
-        self.spec.address == other.spec.address && self.folder.folder() == other.folder.folder()
+        self.spec.place == other.spec.place && self.folder.folder() == other.folder.folder()
     }
 
     /// How it is called in reports.
-    pub fn name(&self) -> &str {
-        &self.spec.address
+    pub fn name(&self) -> String {
+        self.spec.name()
     }
 }
 
@@ -71,43 +72,47 @@ impl Places {
     /// Says which tiers could not be asked; the exit code of the first.
     pub fn tell(&self) -> Option<Exit> {
         for (spec, error) in &self.failed {
-            report::warn(&format!("tier {}: {error}", spec.address));
+            report::warn(&format!("tier {}: {error}", spec.name()));
         }
         self.failed.first().map(|(_, error)| crate::exit::of_tier(error))
     }
 }
 
-/// The specs of the store and of all tiers of a job; of one that is not here those of the configuration.
+/// The tiers of a job; of one that is not here those of the configuration.
 ///
 /// # Errors
 /// The job's file or a configuration file is wrong.
-pub fn specs(store: &Store, job: Option<&Job>) -> Result<Vec<TierSpec>, Failure> {
+pub fn of_job(store: &Store, job: Option<&Job>) -> Result<JobTiers, Failure> {
     let own = match job {
-        Some(job) if job.dir().join("job.json").exists() => Recipe::read(job)?.settings.tiers,
-        _ => Vec::new(),
+        Some(job) if job.has_recipe()? => Recipe::read(job)?.settings.tiers,
+        _ => JobTiers::default(),
     };
-    let mut all = if own.is_empty() { tiers::chosen(&[], false, store)? } else { own };
-    let local = match all.iter().position(TierSpec::is_local) {
-        Some(at) => all.remove(at),
-        None => TierSpec::new(LOCAL).map_err(|why| Failure::new(Exit::Usage, why))?,
-    };
-    all.insert(0, local);
-    Ok(all)
+    if own.is_empty() { tiers::chosen(&[], false, store) } else { Ok(own) }
 }
 
 /// The places of a job on these tiers. A tier on which the job has several folders, from several hosts, gives several.
-pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec]) -> Places {
+pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec], above: Above) -> Places {
     // A job of this store has one folder there, or none; of one that is not here all folders of its name count.
     let id = job.map(|job| Recipe::read(job).map(|recipe| recipe.id).unwrap_or_default());
     let mut places = Places::default();
     for spec in specs {
-        if spec.is_local() {
-            places.found.extend(job.map(|job| JobPlace::local(job, spec.clone())));
-            continue;
-        }
-        match folders(spec, job_name, id.as_deref()) {
-            Ok(found) => places.found.extend(found),
-            Err(error) => places.failed.push((spec.clone(), error)),
+        let place = |folder: TierFolder| JobPlace { spec: spec.clone(), folder };
+        match (&spec.place, above) {
+            (Place::Memory(_), Above::Apart) => {
+                let there = job.filter(|job| job.memory().is_some());
+                places.found.extend(there.map(|job| place(job.folder().clone())));
+            }
+            (Place::Memory(_), Above::Together) => {}
+            (Place::Store, Above::Apart) => {
+                places.found.extend(job.map(|job| place(job.store_folder().clone())));
+            }
+            (Place::Store, Above::Together) => {
+                places.found.extend(job.map(|job| place(job.folder().clone())));
+            }
+            (Place::At(_), _) => match folders(spec, job_name, id.as_deref()) {
+                Ok(found) => places.found.extend(found),
+                Err(error) => places.failed.push((spec.clone(), error)),
+            },
         }
     }
     places
@@ -127,19 +132,26 @@ fn folders(spec: &TierSpec, job: &str, id: Option<&str>) -> Result<Vec<JobPlace>
     ids.iter().map(place).collect()
 }
 
+/// All tiers that there are: a job may have memory that its settings do not name any more.
+pub fn all(tiers: &JobTiers, job: Option<&Job>) -> Vec<TierSpec> {
+    let left = job.filter(|job| job.memory().is_some() && tiers.memory().is_none());
+    let left = left.map(|_| TierSpec::new(Place::Memory(None)));
+    left.into_iter().chain(tiers.all().cloned()).collect()
+}
+
 /// The tiers that a command line means.
-///
-/// # Errors
-/// As [`specs`].
-pub fn chosen(which: &Which, store: &Store, job: Option<&Job>) -> Result<Vec<TierSpec>, Failure> {
-    let all = specs(store, job)?;
+pub fn chosen(which: &Which, tiers: &JobTiers, job: Option<&Job>) -> Vec<TierSpec> {
+    let all = all(tiers, job);
     if which.all_tiers {
-        return Ok(all);
+        return all;
     }
     if which.tier.is_empty() {
-        return Ok(all.into_iter().take(1).collect());
+        return all.into_iter().filter(|spec| !matches!(spec.place, Place::At(_))).collect();
     }
-    // The rules are those of the job, unless others are given.
-    let known = |spec: &TierSpec| all.iter().find(|known| known.address == spec.address).cloned();
-    Ok(which.tier.iter().map(|spec| known(spec).unwrap_or_else(|| spec.clone())).collect())
+    // The rules are those of the job, unless others are given; memory has one place.
+    let is_that = |known: &TierSpec, spec: &TierSpec| {
+        known.place == spec.place || (spec.place == Place::Memory(None) && known.is_memory())
+    };
+    let known = |spec: &TierSpec| all.iter().find(|known| is_that(known, spec)).cloned();
+    which.tier.iter().map(|spec| known(spec).unwrap_or_else(|| spec.clone())).collect()
 }

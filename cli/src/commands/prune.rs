@@ -5,7 +5,7 @@
 //! image that can be restarted is left somewhere unless `--all` or `--anyway` was said; a tier that cannot be asked
 //! loses nothing, and what it has counts for nothing; a dry run says what the real one makes free.
 
-use super::places::{self, JobPlace};
+use super::places::{self, Above, JobPlace};
 use super::prune_report::{Gone, Leftover, Line, Report, Stays};
 use crate::args::PruneArgs;
 use crate::client::{Agent, accepted};
@@ -18,7 +18,7 @@ use holdfast_image::control::{Reply, Request};
 use holdfast_sys::clock;
 use holdfast_tiers::hygiene::{self, Survey};
 use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, prune};
-use holdfast_tiers::stack::{TierSpec, TiersRecord, wanted};
+use holdfast_tiers::stack::{Place, TierSpec, TiersRecord, wanted};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,11 @@ struct Wanted<'a> {
 /// same.
 pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
+    if args.which.tier.iter().any(TierSpec::is_memory) {
+        let text =
+            "memory is left by itself when the store has its images; --tier local deletes images from both";
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let store = crate::names::open_store(root)?;
     let jobs = jobs(args)?;
     let several = jobs.len() > 1;
@@ -83,27 +88,28 @@ fn of_job(
     let job = &crate::names::open_job(store, name)?;
     let lock = lock(args, job)?;
     let wanted = Wanted { args, job, named, lock };
-    let all = places::specs(store, Some(job))?;
+    let tiers = places::of_job(store, Some(job))?;
+    let all = tiers.all().cloned().collect::<Vec<_>>();
     let chosen = match (wanted.lock.is_some(), args.asks() || args.which.is_given()) {
         // Of the tiers of a running job its agent sees to the rules.
-        (false, _) => all.iter().take(1).cloned().collect(),
-        (true, true) => places::chosen(&args.which, store, Some(job))?,
+        (false, _) => vec![tiers.store().clone()],
+        (true, true) => places::chosen(&args.which, &tiers, Some(job)),
         (true, false) => all.clone(),
     };
     // What other tiers have counts, too, for what may go.
-    let others = all.iter().filter(|spec| !chosen.iter().any(|known| known.address == spec.address));
+    let others = all.iter().filter(|spec| !chosen.iter().any(|known| known.place == spec.place));
     let specs: Vec<TierSpec> = chosen.iter().chain(others).cloned().collect();
-    let places = places::of(name, Some(job), &specs);
+    let places = places::of(name, Some(job), &specs, Above::Together);
     let unreachable = places.tell();
     let mut seen = Vec::new();
     for place in &places.found {
         let survey = hygiene::survey(&place.folder)?;
-        let is_chosen = chosen.iter().any(|spec| spec.address == place.spec.address);
+        let is_chosen = chosen.iter().any(|spec| spec.place == place.spec.place);
         let wish = if is_chosen { wish(&wanted, place, &survey)? } else { Wish::Nothing };
         let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
-    look_below(&wanted, &all, &mut seen)?;
+    look_below(&wanted, tiers.lower(), &mut seen)?;
     let plan = plan(&wanted, &seen)?;
     let mut report = report_of(&wanted, &plan, &seen)?;
     if !args.json {
@@ -123,8 +129,7 @@ fn lock(args: &PruneArgs, job: &Job) -> Result<Option<JobLock>, Failure> {
         wait_for_lock::wait(job, &Patience::default())?;
         return Ok(Some(job.lock()?));
     }
-    if args.which.is_given() && (args.which.all_tiers || args.which.tier.iter().any(|tier| !tier.is_local()))
-    {
+    if args.which.all_tiers || args.which.tier.iter().any(|tier| !tier.is_store()) {
         let text = format!(
             "job {} is running: its agent sees to the rules of its tiers; images of the store can be deleted, without \
              --tier and --all-tiers",
@@ -196,33 +201,33 @@ fn older(job: &Job, place: &JobPlace, survey: &Survey, age: Duration) -> Result<
 }
 
 /// What lower tiers are to get from the store, and what crashes left on each.
-fn look_below(wanted_of: &Wanted<'_>, all: &[TierSpec], seen: &mut [Seen<'_>]) -> Result<(), Failure> {
+fn look_below(wanted_of: &Wanted<'_>, lower: &[TierSpec], seen: &mut [Seen<'_>]) -> Result<(), Failure> {
     let job = wanted_of.job;
     let record = TiersRecord::read(job);
-    let Some(here) = seen.iter().find(|seen| seen.place.spec.is_local()).map(|seen| seen.survey.numbers())
+    let Some(here) = seen.iter().find(|seen| seen.place.spec.is_store()).map(|seen| seen.survey.numbers())
     else {
         return Ok(());
     };
     let mut waiting: BTreeSet<u64> = BTreeSet::new();
-    for spec in all.iter().filter(|spec| !spec.is_local()) {
+    for spec in lower {
         // Of one that cannot be asked, what is known counts.
-        let there = match seen.iter().find(|seen| seen.place.spec.address == spec.address) {
+        let there = match seen.iter().find(|seen| seen.place.spec.place == spec.place) {
             Some(seen) => seen.survey.numbers(),
             None => record
-                .of(&spec.address)
+                .of(&spec.name())
                 .map(|tier| tier.versions.iter().copied().collect())
                 .unwrap_or_default(),
         };
         waiting.extend(wanted(&spec.rules, &here, &there, None));
     }
     let mut coming = BTreeSet::new();
-    for seen in seen.iter().filter(|seen| seen.place.spec.is_local()) {
+    for seen in seen.iter().filter(|seen| seen.place.spec.is_store()) {
         let tables = waiting.iter().filter_map(|&number| seen.survey.table(number)).flatten();
         coming.extend(tables.map(|entry| (entry.epoch.0, entry.number)));
     }
     for seen in seen.iter_mut() {
         let is_all = seen.holds.wish == Wish::All;
-        if seen.place.spec.is_local() {
+        if seen.place.spec.is_store() {
             seen.holds.waiting.clone_from(&waiting);
             if let Some(lock) = &wanted_of.lock {
                 seen.leftovers = job.leftovers(lock)?;
@@ -269,7 +274,7 @@ fn reason(why: Why) -> &'static str {
 fn report_of(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result<Report, Failure> {
     let (args, job) = (wanted.args, wanted.job);
     let owner = || job.name().to_owned();
-    let name = |tier: usize| seen[tier].place.name().to_owned();
+    let name = |tier: usize| seen[tier].place.name();
     let removals = plan.removals.iter();
     let removals =
         removals.map(|r| Line { job: owner(), tier: name(r.tier), image: r.version, frees: r.frees });
@@ -282,7 +287,7 @@ fn report_of(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result
     });
     let leftover = |(seen, (file, frees)): (&Seen<'_>, &(String, u64))| Leftover {
         job: owner(),
-        tier: seen.place.name().to_owned(),
+        tier: seen.place.name(),
         file: file.clone(),
         frees: *frees,
     };
@@ -296,7 +301,7 @@ fn report_of(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result
     };
     let local = |file: &Path, frees: u64| Leftover {
         job: owner(),
-        tier: places::LOCAL.to_owned(),
+        tier: Place::Store.to_string(),
         file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         frees,
     };
@@ -319,7 +324,7 @@ fn goes(args: &PruneArgs, job: &Job) -> bool {
 
 /// Whether all images of the store go.
 fn loses_all(args: &PruneArgs) -> bool {
-    args.all && (args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local))
+    args.all && (args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_store))
 }
 
 /// Files of the job's folder that are of no image, but for those that are written here.
@@ -361,13 +366,16 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
     for (index, seen) in seen.iter().enumerate().rev() {
         let numbers: BTreeSet<u64> =
             plan.removals.iter().filter(|removal| removal.tier == index).map(|r| r.version).collect();
-        if seen.place.spec.is_local() {
+        if seen.place.spec.is_store() {
             freed += in_store(wanted, &numbers)?;
+            // Nobody can get them from there any more.
+            let waiting = record.tiers.iter_mut().map(|tier| &mut tier.waiting);
+            waiting.for_each(|waiting| waiting.retain(|number| !numbers.contains(number)));
         } else if seen.holds.wish != Wish::Nothing {
             freed += on_tier(seen, &numbers)?;
-            if let Some(known) = record.tiers.iter_mut().find(|tier| tier.tier == seen.place.name()) {
-                known.versions.retain(|number| !numbers.contains(number));
-            }
+        }
+        if let Some(known) = record.tiers.iter_mut().find(|tier| tier.tier == seen.place.name()) {
+            known.versions.retain(|number| !numbers.contains(number));
         }
     }
     if wanted.lock.is_some() && !record.tiers.is_empty() {

@@ -1,8 +1,8 @@
 //! What `holdfast prune` says: what goes, what stays and why, in words and as JSON, of one job or of several.
 
-use super::places;
 use crate::exit::Failure;
 use crate::report;
+use holdfast_tiers::stack::Place;
 use serde::Serialize;
 
 /// An image that goes.
@@ -94,7 +94,7 @@ impl Report {
     pub fn text(&self, named: bool) -> String {
         let mut text = String::new();
         let would = if self.dry_run { "would delete" } else { "deleting" };
-        let on = |tier: &str| if tier == places::LOCAL { String::new() } else { format!(" from {tier}") };
+        let on = |tier: &str| if Place::is_store(tier) { String::new() } else { format!(" from {tier}") };
         let of = |job: &str| if named { format!(" of job {job}") } else { String::new() };
         for Line { job, tier, image, frees } in &self.removals {
             let (on, of, frees) = (on(tier), of(job), report::size(*frees));
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn lines_name_the_job_only_among_several() {
-        let (job, tier) = (|| "sim".to_owned(), || places::LOCAL.to_owned());
+        let (job, tier) = (|| "sim".to_owned(), || Place::Store.to_string());
         let mut report = Report {
             removals: vec![Line { job: job(), tier: "dir=/pfs".into(), image: 3, frees: 2048 }],
             stays: vec![Stays { job: job(), tier: tier(), image: 4, why: "it is needed".into() }],

@@ -91,8 +91,8 @@ fn locate(args: &RestartArgs, store: &Store) -> Result<Option<Located>, Failure>
     let old = store.job(name).ok().and_then(|job| Recipe::read(&job).ok());
     let has_tiers = !args.tier.is_empty()
         || match &old {
-            Some(old) => !tiers::lower(&old.settings.tiers).is_empty(),
-            None => !tiers::lower(&tiers::chosen(&[], false, store)?).is_empty(),
+            Some(old) => !old.settings.tiers.lower().is_empty(),
+            None => !tiers::chosen(&[], false, store)?.lower().is_empty(),
         };
     if !has_tiers || !locate::is_needed(store, name, epoch) {
         return Ok(None);

@@ -163,11 +163,11 @@ fn compare(args: &RunArgs, job: &Job, old: &Recipe) -> Result<(), Failure> {
 /// error: a program that starts afresh writes over what it has written.
 fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<Option<Located>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
-    let tiers = tiers::lower(&settings.tiers);
+    let tiers = settings.tiers.lower();
     if !args.resume || tiers.is_empty() || !locate::is_needed(store, name, None) {
         return Ok(None);
     }
-    match locate::locate(store, name, None, &tiers) {
+    match locate::locate(store, name, None, tiers) {
         Err(failure) if failure.exit == Exit::NotFound => Ok(None),
         Err(failure) => {
             let message =

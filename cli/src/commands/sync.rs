@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Copies what is missing. `wait`: what fails is tried until it succeeds; else once.
+/// Copies what is missing. `wait`: what fails at a tier is tried until it succeeds; else once.
 ///
 /// # Errors
 /// A tier has not got all that it is to get.
@@ -30,7 +30,7 @@ pub fn run(name: &str, wait: bool, root: Option<&Path>) -> Result<(), Failure> {
     if recipe.settings.tiers.is_empty() {
         recipe.settings.tiers = tiers::chosen(&[], false, &store)?;
     }
-    if tiers::lower(&recipe.settings.tiers).is_empty() && job.memory().is_none() {
+    if recipe.settings.tiers.lower().is_empty() && job.memory().is_none() {
         return Err(Failure::new(
             Exit::Usage,
             format!("job {name} has no tiers; name some with --tier at `restart`"),
@@ -86,8 +86,10 @@ fn follow(
     loop {
         let (states, settled) = look()?;
         show(&bar, &states);
-        let failed = states.iter().any(|state| state.error.is_some() || state.waiting > 0);
-        if settled && !(wait && failed) {
+        // What is wrong with an image where it is now is over when somebody repairs it, not by waiting.
+        let waits =
+            |state: &TierStatus| state.again_ms.is_some() || (state.error.is_none() && state.waiting > 0);
+        if settled && !(wait && states.iter().any(waits)) {
             bar.finish_and_clear();
             return finish(job, &states);
         }
@@ -108,6 +110,7 @@ fn finish(job: &str, states: &[TierStatus]) -> Result<(), Failure> {
     for state in states {
         let (tier, waiting) = (&state.tier, state.waiting);
         match (&state.error, state.newest) {
+            (Some(error), _) if waiting == 0 => lines.push(format!("tier {tier}: {error}")),
             (Some(error), _) => {
                 lines.push(format!("tier {tier}: {waiting} images of job {job} wait: {error}"))
             }

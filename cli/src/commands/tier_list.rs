@@ -38,21 +38,15 @@ pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure
         rows.extend(rows_of(&tier, &name)?);
     }
     if let Some(job) = job.filter(|_| rows.is_empty()) {
-        let message = format!("tier {} has no image of job {job}", spec.address);
+        let message = format!("tier {} has no image of job {job}", spec.name());
         return Err(Failure::new(Exit::NotFound, message));
     }
     if json {
-        let fields = serde_json::json!({ "tier": spec.address.to_string(), "jobs": rows });
+        let fields = serde_json::json!({ "tier": spec.name(), "jobs": rows });
         return report::print_json("tier", fields);
     }
-    if let Some(why) = &tier.info().single_writer {
-        report::note(&format!(
-            "tier {}: for a single writer: {why}; restart no job from it on two hosts at a time (docs/remote.md)",
-            spec.address
-        ));
-    }
     if rows.is_empty() {
-        return report::print(&format!("no jobs on tier {}\n", spec.address));
+        return report::print(&format!("no jobs on tier {}\n", spec.name()));
     }
     let cells = |row: &Row| {
         let words: Vec<String> = row.command.iter().map(Name::to_string).collect();

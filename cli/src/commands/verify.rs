@@ -3,7 +3,7 @@
 //!
 //! Verifying needs no lock: images never change. What is repaired is repaired with the job's lock held.
 
-use super::places::{self, JobPlace, Places};
+use super::places::{self, Above, JobPlace, Places};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
@@ -12,9 +12,9 @@ use crate::report;
 use holdfast_image::Epoch;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::hygiene::{Finding, Mended, Verified, Verify, finish_repairs, repair, verify};
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Record, TierFolder};
+use holdfast_tiers::{Job, MemoryFirst, Record, TierFolder};
 use serde::Serialize;
 use std::path::Path;
 
@@ -64,14 +64,18 @@ pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     let (name, store) = (&args.image, crate::names::open_store(root)?);
     let job = crate::names::open_job(&store, &name.job);
-    let specs = places::chosen(&args.which, &store, job.as_ref().ok())?;
+    let tiers = places::of_job(&store, job.as_ref().ok())?;
+    let specs = places::chosen(&args.which, &tiers, job.as_ref().ok());
     let job = match job {
-        Err(failure) if specs.iter().all(TierSpec::is_local) => return Err(failure),
+        Err(failure) if !specs.iter().any(|spec| matches!(spec.place, Place::At(_))) => return Err(failure),
         job => job.ok(),
     };
-    let places = places::of(&name.job, job.as_ref(), &specs);
+    let places = places::of(&name.job, job.as_ref(), &specs, Above::Apart);
     let mut unreachable = places.tell();
-    let mut found = look_at_all(&places, name.epoch, &mut unreachable);
+    let look_at_all = |unreachable: &mut Option<Exit>| {
+        look_at_all(&places, job.as_ref().and_then(Job::memory), name.epoch, unreachable)
+    };
+    let mut found = look_at_all(&mut unreachable);
     let mut repaired = Vec::new();
     if args.repair {
         let lock = match &job {
@@ -81,10 +85,11 @@ pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
             }
             None => None,
         };
-        let all = places::of(&name.job, job.as_ref(), &places::specs(&store, job.as_ref())?);
+        let all = places::all(&tiers, job.as_ref());
+        let all = places::of(&name.job, job.as_ref(), &all, Above::Apart);
         repaired = mend(&found, &all.found)?;
         if !repaired.is_empty() {
-            found = look_at_all(&places, name.epoch, &mut unreachable);
+            found = look_at_all(&mut unreachable);
         }
         drop(lock);
     }
@@ -114,12 +119,17 @@ pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
 /// Verifies every place; one that cannot be asked is told.
 fn look_at_all<'a>(
     places: &'a Places,
+    memory: Option<&MemoryFirst>,
     epoch: Option<Epoch>,
     unreachable: &mut Option<Exit>,
 ) -> Vec<(&'a JobPlace, Verified)> {
     let mut all = Vec::new();
     for place in &places.found {
-        match look(place, epoch) {
+        let looked = match memory.filter(|_| place.spec.is_memory()) {
+            Some(memory) => look_at_memory(place, memory, epoch),
+            None => look(place, epoch),
+        };
+        match looked {
             Ok(found) => all.push((place, found)),
             Err(error) => {
                 report::warn(&format!("tier {}: {error}", place.name()));
@@ -146,6 +156,21 @@ fn look(place: &JobPlace, epoch: Option<Epoch>) -> Result<Verified, TierError> {
     found
 }
 
+/// What the folder of the store has beside is verified there.
+fn look_at_memory(
+    place: &JobPlace,
+    memory: &MemoryFirst,
+    epoch: Option<Epoch>,
+) -> Result<Verified, TierError> {
+    let mut all = Verified::default();
+    for version in
+        memory.versions()?.into_iter().filter(|version| epoch.is_none_or(|epoch| epoch == *version))
+    {
+        all.join(look(place, Some(version))?);
+    }
+    Ok(all)
+}
+
 /// The store does not know what is in a record.
 fn record_is_good(record: &Record) -> Result<(), String> {
     ProcessRecord::decode(record.kind, &record.bytes).map(drop)
@@ -165,7 +190,7 @@ fn mend(found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaire
         let done = repair(&place.folder, &others, found, &record_is_good, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let row = |Mended { object, versions, lost }| Repaired {
-            tier: place.name().to_owned(),
+            tier: place.name(),
             object,
             images: versions.into_iter().collect(),
             lost,
@@ -178,7 +203,7 @@ fn mend(found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaire
 /// One for each image, and one for what no image needs, if there is such.
 fn verdicts(place: &JobPlace, found: &Verified) -> Vec<Verdict> {
     let verdict = |epoch: Option<u64>, bytes: u64, damage: Vec<Damage>| Verdict {
-        tier: place.name().to_owned(),
+        tier: place.name(),
         epoch: epoch.map(Epoch),
         good: damage.is_empty(),
         bytes,
@@ -216,7 +241,7 @@ fn repaired_line(repaired: &Repaired) -> String {
 
 fn line(job: &str, verdict: &Verdict) -> String {
     let Verdict { tier, epoch, bytes, damage, .. } = verdict;
-    let on = if tier == places::LOCAL { String::new() } else { format!(" on {tier}") };
+    let on = if Place::is_store(tier) { String::new() } else { format!(" on {tier}") };
     let size = report::size(*bytes);
     let damage: String = damage.iter().map(|damage| format!("{}\n", damage.text())).collect();
     match epoch {

@@ -43,8 +43,7 @@ pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
     let newest = images.iter().rev().find(is_asked);
     let Some(newest) = newest.filter(|image| image.complete) else { return true };
     let record = TiersRecord::read(&job);
-    epoch.is_none()
-        && record.tiers.iter().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
+    epoch.is_none() && record.lower().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
 }
 
 /// One that is of the job's last run. A tier may have a newer one that is of an earlier run.

@@ -19,7 +19,6 @@ use crate::program;
 use crate::report;
 use crate::same_run;
 use crate::settings::{Recipe, signal_name};
-use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, accept_replaced, move_files};
@@ -199,7 +198,7 @@ fn open(request: &RestartRequest<'_>, epoch: Epoch) -> Result<Image, Failure> {
         Some(located) => located.open(job),
         None => whole(request, epoch),
     };
-    let has_lower = !tiers::lower(&request.settings.tiers).is_empty();
+    let has_lower = !request.settings.tiers.lower().is_empty();
     let image = match whole {
         Err(failure) if failure.exit == Exit::BadImage && located.is_none() && has_lower => {
             // What is damaged in the store a tier may have.

@@ -12,7 +12,6 @@ use crate::last_run::{How, LastRun};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
-use crate::tiers;
 use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request, Wishes};
@@ -463,7 +462,7 @@ impl Front<'_> {
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }
-        if tiers::move_down(&self.settings.tiers) {
+        if self.settings.tiers.move_down() {
             if self.stopped.is_some() {
                 self.wait_for_tiers(state);
             }

@@ -227,17 +227,21 @@ fn what_the_driver_fails_at_is_undone() {
     });
 }
 
-/// The image that was cut is good; the program cannot go on, and that is said.
+/// The image that was cut is good, and goes where images go; the program cannot go on, and that is said.
 #[test]
 fn a_program_that_cannot_be_restored_has_an_image() {
     let Some(bed) = Bed::new(User::Ordinary) else { return };
     let test = || -> Result<()> {
-        let (mut front, pid) = start(&bed, &[], 20, "", &[])?;
+        let tier = format!("dir={}", bed.work().join("pfs").display());
+        let (mut front, pid) = start(&bed, &["--tier", &tier], 20, "", &[])?;
         fail(&bed, "fault-restore", "304")?;
         let ended = say(&bed, &["checkpoint", JOB])?;
         let told = &ended.stderr;
         ensure!(ended.code() == INTERNAL && told.contains("image 1 is committed, but process"), "{told}");
         ensure!(told.contains("error 304") && told.contains("restart it"), "{told}");
+        let is_there = |id: fs::DirEntry| id.path().join("manifest-000001").exists();
+        let ids = || fs::read_dir(bed.work().join("pfs").join(JOB)).into_iter().flatten().flatten();
+        bed.until("the image on the tier", PATIENCE, || ids().any(is_there))?;
         kill_program(pid, &mut front)?;
         // A restart that cannot restore either ends the program, and can be tried again.
         let ended = say(&bed, &["restart", "--stdio=keep", JOB])?;

@@ -5,7 +5,7 @@ use super::plain_job::{self, JOB, none_is_left, restarts, start};
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user, shell_code, wait};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -128,6 +128,36 @@ fn an_image_becomes_a_file_and_a_job_again() {
         bed.say(&["import", file])?.success()?;
         restarts(bed, JOB, &[])?;
         ensure!(bed.images("copy") == [2], "{:?}", bed.images("copy"));
+        Ok(())
+    });
+}
+
+/// Each of them believed that the job was its own, and the one that was refused deleted what the other had imported.
+#[test]
+fn of_two_imports_of_one_name_at_once_one_is_the_job() {
+    each_user(|bed| {
+        job_with_images(bed, &[], 1)?;
+        bed.say(&["export", JOB, "sim.img"])?.success()?;
+        for round in 0..12 {
+            let name = format!("copy{round}");
+            let start = || bed.holdfast(&["import", "sim.img", "--name", &name]).spawn();
+            let mut both = [start()?, start()?];
+            let codes = both.each_mut().map(|child| wait(child, PATIENCE).map(shell_code));
+            let [one, other] = codes;
+            let mut codes = [one?, other?];
+            codes.sort_unstable();
+            ensure!(codes == [0, 69], "{round}: {codes:?}");
+            bed.say(&["verify", &name])?.success()?;
+        }
+        // A damaged one leaves the job that is there as it is, and nothing where there was none.
+        let mut bytes = fs::read(bed.work().join("sim.img"))?;
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        fs::write(bed.work().join("sim.img"), bytes)?;
+        ensure!(bed.say(&["import", "sim.img", "--name", "copy0"])?.code() == 69, "it has an image");
+        bed.say(&["verify", "copy0"])?.success()?;
+        ensure!(bed.say(&["import", "sim.img", "--name", "none"])?.code() == 65, "it is damaged");
+        ensure!(!bed.job("none").exists(), "a job is left");
         Ok(())
     });
 }

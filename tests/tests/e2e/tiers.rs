@@ -73,6 +73,54 @@ fn the_store_is_lost_and_the_program_goes_on_from_a_lower_tier() {
     });
 }
 
+/// What is damaged does not go down and is said, however long one waits; once it is repaired it goes.
+#[test]
+fn an_image_that_was_damaged_goes_down_when_it_is_repaired() {
+    each_user(|bed| {
+        let folder = bed.work().join("later/pfs");
+        let address = format!("dir={}", folder.display());
+        let (mut front, pid) = start(bed, &["--tier", &address])?;
+        for image in 1..=2 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+            until_tier(bed, "a tier that is not there", |tier| {
+                tier["error"].as_str().is_some_and(|error| error.contains("the folder above it is not there"))
+                    && tier["waiting"].as_array().is_some_and(|all| all.len() == image)
+            })?;
+        }
+        let manifest = bed.job(JOB).join("manifest-000001");
+        let segment = bed.job(JOB).join("segment-000002-000");
+        let (first, second) = (fs::read(&manifest)?, fs::read(&segment)?);
+        fs::write(&manifest, &first[..100])?;
+        let mut bytes = second.clone();
+        bytes.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
+        fs::write(&segment, bytes)?;
+        let above = folder.parent().context("a folder")?;
+        bed.output(
+            {
+                let mut make = bed.command(std::path::Path::new("/bin/mkdir"));
+                make.arg(above);
+                make
+            },
+            PATIENCE,
+        )?
+        .success()?;
+        for _ in 0..2 {
+            let said = bed.say(&["sync", JOB, "--wait"])?;
+            ensure!(said.code() == 73 && said.stderr.contains("stays where it is"), "{}", said.stderr);
+        }
+        until_tier(bed, "neither", |tier| tier["versions"] == serde_json::json!([]))?;
+        // Nobody has to be started anew for it.
+        fs::write(&manifest, first)?;
+        fs::write(&segment, second)?;
+        bed.say(&["sync", JOB])?.success()?;
+        until_tier(bed, "both images on the tier", |tier| has(tier, &[1, 2]) && tier["error"].is_null())?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        bed.may_end()?;
+        restarts(bed, JOB, &[])?;
+        all_has_ended(bed)
+    });
+}
+
 /// Changes bytes of each segment in the store, which `which` names by the file's length.
 fn flip(bed: &Bed, which: impl Fn(usize) -> Vec<usize>) -> Result<()> {
     for entry in fs::read_dir(bed.job(JOB))? {

@@ -169,6 +169,37 @@ fn a_program_that_ends_waits_for_no_tier_and_sync_does_the_rest() {
     });
 }
 
+/// Somebody who may only read, or who has typed a name wrongly, leaves nothing there.
+#[test]
+fn to_read_a_tier_writes_nothing_there() {
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        let text = say(bed, &server, &["list", "--tier", BUCKET])?.success()?.stdout;
+        ensure!(text.contains("no jobs on tier") && server.keys().is_empty(), "{text} {:?}", server.keys());
+        let (mut front, pid) = start(bed, &server, &["--tier", BUCKET])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        say(bed, &server, &["sync", JOB, "--wait"])?.success()?;
+        let puts = server.puts();
+        lose_the_host(bed, &mut front, pid)?;
+        for words in [
+            &["list", "--tier", BUCKET, JOB][..],
+            &["verify", JOB, "--tier", BUCKET],
+            &["export", JOB, "j.img", "--tier", BUCKET],
+            &["fetch", JOB, "--tier", BUCKET],
+        ] {
+            say(bed, &server, words)?.success().with_context(|| format!("{words:?}"))?;
+        }
+        ensure!(server.puts() == puts, "{:?}", server.puts());
+        let new = bed.work().join("new");
+        let address = format!("dir={}", new.display());
+        bed.say(&["list", "--tier", &address])?.success()?;
+        let nothing = bed.say(&["restart", "nothing", "--tier", &address])?;
+        ensure!(nothing.code() == 66, "{}", nothing.stderr);
+        ensure!(!new.exists(), "a folder was made");
+        Ok(())
+    });
+}
+
 #[test]
 fn a_tier_that_is_only_read_is_listed_and_restarted_from_and_never_written() {
     each_user(|bed| {

@@ -2,15 +2,16 @@
 //! no room in memory goes there at once.
 
 use super::plain_job::{
-    JOB, checkpoint_kills_the_agent, kill_all, restarts, start, start_with_fault, until_listed,
+    JOB, checkpoint_kills_the_agent, kill_all, listed, none_is_left, restarts, start, start_with_fault,
+    until_listed,
 };
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, PATIENCE, each_user};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Waits until the images are at these places.
 fn until_places(bed: &Bed, places: &[&[&str]]) -> Result<()> {
@@ -104,5 +105,69 @@ fn sync_brings_to_the_store_what_a_dead_agent_left_in_memory() {
         until_places(bed, &[&["local"]])?;
         bed.say(&["verify", JOB])?.success()?;
         restarts_and_goes(bed)
+    });
+}
+
+fn flip(path: &Path) -> Result<()> {
+    let mut bytes = fs::read(path)?;
+    // In every frame: no image may need the first.
+    bytes.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
+    Ok(fs::write(path, bytes)?)
+}
+
+/// The tiers and images that `verify` has found damaged.
+fn damaged(bed: &Bed, options: &[&str]) -> Result<Vec<(String, u64)>> {
+    let found = bed.say(&[&["verify", JOB, "--json"], options].concat())?;
+    let rows: Value = serde_json::from_str(&found.stdout)?;
+    let rows = rows["images"].as_array().cloned().unwrap_or_default();
+    let bad = rows.iter().filter(|row| row["good"] == false && row["epoch"].is_u64());
+    let bad: Vec<(String, u64)> = bad
+        .map(|row| (row["tier"].as_str().unwrap_or_default().to_owned(), row["epoch"].as_u64().unwrap_or(0)))
+        .collect();
+    ensure!(found.code() == if bad.is_empty() { 0 } else { 65 }, "{options:?}: {bad:?} {}", found.code());
+    Ok(bad)
+}
+
+/// Each of these once said that memory is no tier (rc 64), freed nothing, or left what it freed in the listing.
+#[test]
+fn what_keeps_a_store_clean_knows_the_memory_above_it() {
+    each_user(|bed| {
+        let pfs = format!("dir={}/pfs", bed.work().display());
+        let (mut front, pid) = start(bed, &["--tier", "memory,keep=1", "--tier", &pfs])?;
+        for _ in 0..3 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+        }
+        bed.say(&["sync", JOB, "--wait"])?.success()?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        let has_tier = |found: &str, tier: &str| found.contains(&format!(" on {tier}: good"));
+        let all = bed.say(&["verify", JOB, "--all-tiers"])?.success()?.stdout;
+        ensure!(has_tier(&all, "memory") && has_tier(&all, &pfs) && all.contains("j@3: good"), "{all}");
+        for tier in ["local", "memory", &pfs] {
+            bed.say(&["verify", JOB, "--tier", tier])?.success()?;
+        }
+        // Each of the two copies on this host is looked at, and put back from the other.
+        let segment = "segment-000003-000";
+        for (tier, folder) in [("local", bed.job(JOB)), ("memory", memory(bed)?)] {
+            flip(&folder.join(segment))?;
+            ensure!(damaged(bed, &[])? == [(tier.to_owned(), 3)], "{tier}: {:?}", damaged(bed, &[])?);
+            bed.say(&["verify", JOB, "--repair"])?.success()?;
+            ensure!(damaged(bed, &["--all-tiers"])?.is_empty(), "{tier}");
+        }
+        bed.say(&["export", JOB, "j.img", "--tier", "local"])?.success()?;
+        let refused = bed.say(&["prune", JOB, "--tier", "memory", "--keep", "1"])?;
+        ensure!(refused.code() == 64 && refused.stderr.contains("--tier local"), "{}", refused.stderr);
+        bed.say(&["prune", "j@1", "--tier", "local"])?.success()?;
+        let freed = bed.say(&["prune", JOB, "--keep", "1", "--all-tiers", "--json"])?.success()?;
+        let freed: Value = serde_json::from_str(&freed.stdout)?;
+        ensure!(freed["freed"].as_u64() > Some(0) && bed.images(JOB) == [3], "{freed} {:?}", bed.images(JOB));
+        let row = listed(bed)?;
+        let tiers = row["tiers"].as_array().cloned().unwrap_or_default();
+        ensure!(tiers.len() == 2 && tiers.iter().all(|tier| tier["versions"] == json!([3])), "{row}");
+        let text = bed.say(&["list", JOB])?.success()?.stdout;
+        ensure!(!text.contains("not in the store"), "{text}");
+        bed.may_end()?;
+        restarts(bed, JOB, &[])?;
+        none_is_left(bed)?;
+        goes(bed)
     });
 }

@@ -58,6 +58,21 @@ impl Verified {
         self.findings.iter().filter(move |finding| finding.versions.contains(&version))
     }
 
+    /// Adds what was found of other versions of the same folder. What is damaged is one finding for all.
+    pub fn join(&mut self, other: Verified) {
+        self.versions.extend(other.versions);
+        self.unneeded.extend(other.unneeded);
+        for finding in other.findings {
+            let same = |known: &&mut Finding| {
+                (&known.file, known.offset, &known.what) == (&finding.file, finding.offset, &finding.what)
+            };
+            match self.findings.iter_mut().find(same) {
+                Some(known) => known.versions.extend(finding.versions),
+                None => self.findings.push(finding),
+            }
+        }
+    }
+
     /// Versions that are damaged.
     pub fn damaged(&self) -> BTreeSet<u64> {
         self.findings.iter().flat_map(|finding| finding.versions.iter().copied()).collect()

@@ -1,10 +1,16 @@
 //! A tier that is opened when it is used first: a restart reads lower tiers only for what the first has not intact.
 //!
-//! Used by the agent at a restart. Invariant: a tier that could not be opened is not tried again, so that one that is
-//! down costs its patience once. Fails by: what opening it failed with.
+//! Used by the agent at a restart. Invariant: a tier that could not be opened is not tried again for a while, so that
+//! one that is down costs its patience once in that time, and one that comes back is used: a program that was restarted
+//! lazily reads from it for days. Fails by: what opening it failed with.
 
 use crate::tier::{Blob, BlobName, BlobWriter, Listing, Survives, Tier, TierError, TierInfo};
+use parking_lot::Mutex;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// So long what could not be opened is not tried again.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// Opens the tier.
 type Open = Box<dyn Fn() -> Result<Box<dyn Tier>, TierError> + Send + Sync>;
@@ -13,7 +19,10 @@ type Open = Box<dyn Fn() -> Result<Box<dyn Tier>, TierError> + Send + Sync>;
 pub struct OnDemand {
     info: TierInfo,
     open: Open,
-    opened: OnceLock<Result<Box<dyn Tier>, String>>,
+    opened: OnceLock<Box<dyn Tier>>,
+    /// When opening it failed last, and with what.
+    failed: Mutex<Option<(Instant, TierError)>>,
+    again: Duration,
 }
 
 impl OnDemand {
@@ -32,14 +41,34 @@ impl OnDemand {
             single_writer: None,
             read_only: None,
         };
-        OnDemand { info, open: Box::new(open), opened: OnceLock::new() }
+        OnDemand {
+            info,
+            open: Box::new(open),
+            opened: OnceLock::new(),
+            failed: Mutex::default(),
+            again: AGAIN,
+        }
     }
 
     fn tier(&self) -> Result<&dyn Tier, TierError> {
-        let opened = self.opened.get_or_init(|| (self.open)().map_err(|error| error.to_string()));
-        match opened {
-            Ok(tier) => Ok(&**tier),
-            Err(why) => Err(TierError::Unavailable { object: self.info.name.clone(), why: why.clone() }),
+        if let Some(tier) = self.opened.get() {
+            return Ok(&**tier);
+        }
+        // One at a time: the others have its answer.
+        let mut failed = self.failed.lock();
+        if let Some(tier) = self.opened.get() {
+            return Ok(&**tier);
+        }
+        match &*failed {
+            Some((at, error)) if at.elapsed() < self.again => return Err(error.again()),
+            _ => {}
+        }
+        match (self.open)() {
+            Ok(tier) => Ok(&**self.opened.get_or_init(|| tier)),
+            Err(error) => {
+                *failed = Some((Instant::now(), error.again()));
+                Err(error)
+            }
         }
     }
 }
@@ -97,5 +126,20 @@ mod tests {
             assert!(down.list("").unwrap_err().to_string().contains("no route"));
         }
         assert_eq!(opened.load(Ordering::Relaxed), 2, "one that is down is asked once");
+    }
+
+    #[test]
+    fn a_tier_that_comes_back_is_used() {
+        let is_up = Arc::new(AtomicU32::new(0));
+        let up = Arc::clone(&is_up);
+        let mut tier = OnDemand::new("model", move || match up.load(Ordering::Relaxed) {
+            0 => Err(TierError::Denied { object: "model".into(), why: "not yet".into() }),
+            _ => Ok(Box::new(Model::new("model"))),
+        });
+        assert!(matches!(tier.list(""), Err(TierError::Denied { .. })), "as it was said");
+        is_up.store(1, Ordering::Relaxed);
+        assert!(tier.list("").is_err(), "it is not asked again at once");
+        tier.again = Duration::ZERO;
+        assert!(tier.list("").is_ok());
     }
 }

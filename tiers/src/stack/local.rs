@@ -1,4 +1,5 @@
-//! The images of the first tier, with the segments that they name. Read once: images never change.
+//! The images of the first tier, with the segments that they name. Read once: images never change. Those that cannot be
+//! read are looked at again each time: they may have been repaired.
 //!
 //! Used by the cascade's threads and by the agent after a commit.
 
@@ -6,16 +7,31 @@ use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
 use crate::tier::TierError;
-use crate::{Job, StoreError, TierFolder};
+use crate::{Job, TierFolder};
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
+use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the head of the file.
 pub(crate) struct LocalVersions {
     job: Job,
-    /// None: its manifest cannot be read.
-    known: Mutex<BTreeMap<u64, Option<Vec<SegmentEntry>>>>,
+    known: Mutex<BTreeMap<u64, Vec<SegmentEntry>>>,
+}
+
+/// What the first tier has.
+#[derive(Default)]
+pub(crate) struct Here {
+    /// Numbers of the images whose manifests can be read.
+    pub(crate) good: BTreeSet<u64>,
+    /// Those of the others, and why not.
+    pub(crate) bad: BTreeMap<u64, TierError>,
+}
+
+impl Here {
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.good.contains(&number) || self.bad.contains_key(&number)
+    }
 }
 
 impl LocalVersions {
@@ -23,21 +39,36 @@ impl LocalVersions {
         LocalVersions { job, known: Mutex::default() }
     }
 
-    /// Numbers of the images whose manifests can be read.
-    pub(crate) fn numbers(&self) -> Result<BTreeSet<u64>, StoreError> {
+    /// Looks what is there.
+    ///
+    /// # Errors
+    /// The folder cannot be listed: then nothing is known, not that there is nothing.
+    pub(crate) fn look(&self) -> Result<Here, TierError> {
         let folder = self.job.folder();
         let there = folder.inventory()?.versions;
         let mut known = self.known.lock();
         known.retain(|number, _| there.contains(number));
+        let mut here = Here::default();
         for number in there {
-            known.entry(number).or_insert_with(|| folder.segments(Epoch(number)).ok());
+            if let Vacant(entry) = known.entry(number) {
+                match folder.segments(Epoch(number)) {
+                    Ok(table) => drop(entry.insert(table)),
+                    // Removed meanwhile.
+                    Err(TierError::NotFound { .. }) => continue,
+                    Err(error) => {
+                        here.bad.insert(number, error);
+                        continue;
+                    }
+                }
+            }
+            here.good.insert(number);
         }
-        Ok(known.iter().filter(|(_, table)| table.is_some()).map(|(&number, _)| number).collect())
+        Ok(here)
     }
 
     /// The segments of an image, if that is known.
     pub(crate) fn table(&self, number: u64) -> Option<Vec<SegmentEntry>> {
-        self.known.lock().get(&number)?.clone()
+        self.known.lock().get(&number).cloned()
     }
 
     /// A version of ours on a lower tier that lacks a segment there (another host that continues the job has removed
@@ -62,10 +93,10 @@ impl LocalVersions {
     pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Option<u64>) -> Vec<HeldVersion> {
         let mut ids = SegmentIds::default();
         let known = self.known.lock();
-        let held = known.iter().filter_map(|(&number, table)| {
-            let segments = ids.of(table.as_ref()?, |entry| entry.len);
+        let held = known.iter().map(|(&number, table)| {
+            let segments = ids.of(table, |entry| entry.len);
             let waits = waiting.contains(&number);
-            Some(HeldVersion { number, segments, waits, pinned: pinned == Some(number) })
+            HeldVersion { number, segments, waits, pinned: pinned == Some(number) }
         });
         held.collect()
     }

@@ -1,6 +1,6 @@
 //! The store over several tiers: committed versions move down by themselves, and up again when they are missing.
 //!
-//! * [`TierSpec`]: a tier as the user names it, with its rules.
+//! * [`TierSpec`]: a tier as the user names it, with its rules; [`JobTiers`]: those of a job, each at its [`Place`].
 //! * [`copy_version`]: one version from one tier to another: segments, then the commit. Both ways.
 //! * [`Cascade`]: the threads that keep lower tiers as their rules say; [`TierState`] is what they tell.
 //! * [`local_removals`]: which images of the first tier may go.
@@ -17,23 +17,30 @@ mod backoff;
 mod cascade;
 mod copy;
 mod inventory;
+mod job_tiers;
 mod link;
 mod local;
 mod mover;
 mod packing;
+mod place;
 mod plan;
 mod record;
 mod remove;
 mod segment_check;
+mod shared;
 mod spec;
+mod worker;
 
-pub use cascade::{Activity, Cascade, CascadeOptions, OnFailure, Opener, TierState};
+pub use cascade::{Cascade, CascadeOptions};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
 pub(crate) use inventory::{recipe_name, recipe_of};
+pub use job_tiers::JobTiers;
 pub use mover::{MoveError, Mover, MoverTier};
 pub use packing::Packing;
+pub use place::Place;
 pub use plan::{HeldVersion, LocalRules, local_removals, wanted};
 pub use record::{TierRecord, TiersRecord};
 pub(crate) use segment_check::SegmentCheck;
+pub use shared::{Activity, OnFailure, Opener, TierState};
 pub use spec::TierSpec;

@@ -3,6 +3,7 @@
 //! Written by the cascade when something changes, and by a fetch; read by `holdfast list` and by the next cascade.
 //! Advice only: one that is missing or cannot be read is as if nothing were known.
 
+use super::place::Place;
 use crate::Job;
 use crate::files::{self, TEMP};
 use crate::tier::posix;
@@ -28,6 +29,8 @@ pub struct TierRecord {
     pub error: Option<String>,
     /// Why it is only read, if so.
     pub read_only: Option<String>,
+    /// Why only one host may write there, if so.
+    pub single_writer: Option<String>,
     /// The greatest number that anything there has, also of what is not complete: new images get greater ones.
     pub greatest: u64,
     /// CLOCK_REALTIME of this knowledge, nanoseconds.
@@ -58,6 +61,11 @@ impl TiersRecord {
         let _ = fs::remove_file(&temp);
         posix::create_new(&temp, 0)?.write_all(&serde_json::to_vec_pretty(self)?)?;
         fs::rename(temp, path)
+    }
+
+    /// The tiers below the store.
+    pub fn lower(&self) -> impl Iterator<Item = &TierRecord> {
+        self.tiers.iter().filter(|tier| !Place::is_store(&tier.tier))
     }
 
     /// The tier of this address, if something is known.

@@ -4,24 +4,18 @@
 //! Invariant: there is no password in an address: credentials come from the environment and its files, so that none
 //! reaches `job.json`, a listing or a log.
 
+use super::place::Place;
 use crate::policy::Retention;
-use crate::tier::address::Address;
 use holdfast_image::size::{self, Size};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
-
-/// The address of the first tier, the store itself, where only rules can be given.
-pub(crate) const LOCAL: &str = "local";
-/// What the address of the tier above it begins with.
-const MEMORY: &str = "memory";
 
 /// A tier and its rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TierSpec {
     /// Where it is.
-    pub address: String,
+    pub place: Place,
     /// What it takes and keeps.
     pub rules: Retention,
     /// Most bytes per second towards it, for all jobs of the user on this host together; none: as fast as it goes.
@@ -30,27 +24,23 @@ pub struct TierSpec {
 
 impl TierSpec {
     /// A tier without rules.
-    ///
-    /// # Errors
-    /// The address cannot be one, or holds credentials.
-    pub fn new(address: &str) -> Result<TierSpec, String> {
-        let spec = TierSpec { address: check_address(address)?, rules: Retention::default(), rate: None };
-        Ok(spec)
+    pub fn new(place: Place) -> TierSpec {
+        TierSpec { place, rules: Retention::default(), rate: None }
     }
 
-    /// Whether this is the first tier, the store itself.
-    pub fn is_local(&self) -> bool {
-        self.address == LOCAL
+    /// Whether this is the store itself, where only rules can be given.
+    pub fn is_store(&self) -> bool {
+        self.place == Place::Store
     }
 
     /// Whether this is memory, above the store.
     pub fn is_memory(&self) -> bool {
-        self.address == MEMORY || self.address.starts_with("memory=")
+        matches!(self.place, Place::Memory(_))
     }
 
-    /// The folder that it names, if this is memory and it names one.
-    pub fn memory_folder(&self) -> Option<&Path> {
-        self.address.strip_prefix("memory=").map(Path::new)
+    /// How listings, records and messages call it.
+    pub fn name(&self) -> String {
+        self.place.to_string()
     }
 
     /// Sets one rule: `keep`, `every`, `max` or `rate`.
@@ -60,7 +50,7 @@ impl TierSpec {
     pub fn set(&mut self, rule: &str, value: &str) -> Result<(), String> {
         match rule {
             "keep" => self.rules.keep = Some(count(rule, value)?),
-            "every" if self.is_local() => {
+            "every" if self.is_store() => {
                 return Err("every= is for lower tiers: local has all images".into());
             }
             "every" | "rate" if self.is_memory() => {
@@ -70,7 +60,7 @@ impl TierSpec {
             }
             "every" => self.rules.every = Some(count(rule, value)?),
             "max" => self.rules.max_bytes = Some(bytes(value)?),
-            "rate" if self.is_local() => return Err("rate= is for lower tiers: see `run --rate`".into()),
+            "rate" if self.is_store() => return Err("rate= is for lower tiers: see `run --rate`".into()),
             "rate" => self.rate = Some(bytes(value.strip_suffix("/s").unwrap_or(value))?),
             _ => {
                 return Err(format!(
@@ -80,14 +70,6 @@ impl TierSpec {
         }
         Ok(())
     }
-}
-
-/// The address in its usual form.
-fn check_address(address: &str) -> Result<String, String> {
-    if address == LOCAL {
-        return Ok(address.to_owned());
-    }
-    Address::parse(address).map(|address| address.to_string()).map_err(|error| error.to_string())
 }
 
 fn count(rule: &str, value: &str) -> Result<u64, String> {
@@ -106,7 +88,7 @@ impl FromStr for TierSpec {
     type Err = String;
     fn from_str(text: &str) -> Result<TierSpec, String> {
         let mut parts = text.split(',');
-        let mut spec = TierSpec::new(parts.next().unwrap_or_default())?;
+        let mut spec = TierSpec::new(Place::parse(parts.next().unwrap_or_default())?);
         for part in parts {
             let (rule, value) = part.split_once('=').unwrap_or((part, ""));
             spec.set(rule, value).map_err(|why| format!("{text:?}: {why}"))?;
@@ -117,7 +99,7 @@ impl FromStr for TierSpec {
 
 impl fmt::Display for TierSpec {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.address)?;
+        self.place.fmt(out)?;
         let numbers = [("keep", self.rules.keep), ("every", self.rules.every)];
         for (rule, value) in numbers.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
             write!(out, ",{rule}={value}")?;
@@ -154,17 +136,17 @@ mod tests {
     #[test]
     fn a_tier_is_an_address_and_rules() {
         let spec = read("dir=/pfs/me,keep=8,every=4,max=200G,rate=50M/s").unwrap();
-        assert_eq!(spec.address, "dir=/pfs/me");
+        assert_eq!(spec.name(), "dir=/pfs/me");
         let rules = Retention { keep: Some(8), every: Some(4), max_bytes: Some(200 << 30) };
         assert_eq!((spec.rules, spec.rate), (rules, Some(50 << 20)));
         assert_eq!(spec.to_string(), "dir=/pfs/me,keep=8,every=4,max=200G,rate=50M");
         assert_eq!(read(&spec.to_string()).unwrap(), spec);
         assert_eq!(read("s3://bucket/prefix").unwrap().to_string(), "s3://bucket/prefix");
         assert_eq!(read("dir=/x,max=1000").unwrap().to_string(), "dir=/x,max=1000");
-        assert!(read("local,keep=2,max=1T").unwrap().is_local());
+        assert!(read("local,keep=2,max=1T").unwrap().is_store());
         let memory = read("memory=/mnt/pmem,keep=2,max=1G").unwrap();
-        assert!(memory.is_memory() && memory.memory_folder() == Some(Path::new("/mnt/pmem")));
-        assert!(read("memory").unwrap().memory_folder().is_none());
+        assert_eq!(memory.place, Place::Memory(Some("/mnt/pmem".into())));
+        assert!(read("memory").unwrap().is_memory());
     }
 
     #[test]

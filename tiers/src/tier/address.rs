@@ -1,14 +1,12 @@
 //! Addresses of tiers, as users write them.
 //!
 //! ```text
-//! memory  memory=/mnt/pmem/log       memory: tmpfs, or a file system with DAX
 //! dir=/nvme/ckpt  /nvme/ckpt         a folder: a disk, or a file system of several hosts (NFS, Lustre)
 //! file:///nvme/ckpt                  the same, as a URL
 //! s3://bucket/prefix                 an object store: S3 and what speaks it, gs:// (Google), az:// (Azure)
 //! https://host:8443/path             a WebDAV server
 //! ```
-//! Called by whatever reads a command line or a configuration, which then calls [`open`]; here nothing is touched but
-//! the text.
+//! Called by [`crate::stack::Place`], for what is neither the store nor memory; here nothing is touched but the text.
 //! Invariants: an address never holds credentials, and no message shows what was given as such; `Address::parse` takes
 //! what `Display` writes, and both mean the same place.
 
@@ -23,8 +21,6 @@ const MAX_ADDRESS: usize = 4096;
 /// What an address says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// Memory; in this folder (tmpfs or DAX), if one is named.
-    Memory(Option<PathBuf>),
     /// A folder of a file system; absolute.
     Folder(PathBuf),
     /// A bucket or container of an object store.
@@ -82,8 +78,6 @@ impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slash = |rest: &str| if rest.is_empty() { String::new() } else { format!("/{rest}") };
         match self {
-            Address::Memory(None) => out.write_str("memory"),
-            Address::Memory(Some(path)) => write!(out, "memory={}", path.display()),
             Address::Folder(path) => write!(out, "dir={}", path.display()),
             Address::Bucket { cloud, bucket, prefix } => {
                 write!(out, "{}://{bucket}{}", cloud.scheme(), slash(prefix))
@@ -122,8 +116,6 @@ fn parse(address: &str) -> Result<Address, String> {
     }
     match address.split_once('=') {
         Some(("dir", path)) => absolute(path).map(Address::Folder),
-        Some(("memory", path)) => absolute(path).map(|path| Address::Memory(Some(path))),
-        _ if address == "memory" => Ok(Address::Memory(None)),
         _ if address.starts_with('/') => absolute(address).map(Address::Folder),
         _ => Err("this is no address of a tier; write dir=/path, s3://bucket/prefix, gs://bucket/prefix, \
              az://container/prefix or https://host/path"
@@ -199,7 +191,7 @@ fn checked_path(path: &str) -> Result<String, String> {
         .to_owned())
 }
 
-fn absolute(path: &str) -> Result<PathBuf, String> {
+pub(crate) fn absolute(path: &str) -> Result<PathBuf, String> {
     if !path.starts_with('/') {
         return Err("a path has to begin with /: what it is relative to changes".to_owned());
     }
@@ -246,8 +238,6 @@ mod tests {
             ("dir=/a=b,c d", folder("/a=b,c d")),
             ("file:///a%20b/c", folder("/a b/c")),
             ("file://localhost/a", folder("/a")),
-            ("memory", Some(Address::Memory(None))),
-            ("memory=/mnt/pmem/log", Some(Address::Memory(Some("/mnt/pmem/log".into())))),
             ("s3://bucket", bucket(Cloud::S3, "bucket", "")),
             ("s3://bucket/a/b.c/", bucket(Cloud::S3, "bucket", "a/b.c")),
             ("gs://b_1/x=1", bucket(Cloud::Google, "b_1", "x=1")),
@@ -267,7 +257,7 @@ mod tests {
             "dir=ckpt",
             "ckpt",
             "dir:/x",
-            "memory=log",
+            "memory",
             "memory:/x",
             "file://host/x",
             "file://x",

@@ -107,6 +107,34 @@ impl TierError {
         }
     }
 
+    /// The same error for who asks again.
+    pub(crate) fn again(&self) -> TierError {
+        let object = |object: &String| object.clone();
+        match self {
+            TierError::Exists { object: of } => TierError::Exists { object: object(of) },
+            TierError::NotFound { object: of } => TierError::NotFound { object: object(of) },
+            TierError::Short { object: of, len } => TierError::Short { object: object(of), len: *len },
+            TierError::Full { object: of } => TierError::Full { object: object(of) },
+            TierError::Denied { object: of, why } => {
+                TierError::Denied { object: object(of), why: why.clone() }
+            }
+            TierError::Unavailable { object: of, why } => {
+                TierError::Unavailable { object: object(of), why: why.clone() }
+            }
+            TierError::Io { call, object: of, source } => {
+                let same = || io::Error::new(source.kind(), source.to_string());
+                let source = source.raw_os_error().map_or_else(same, io::Error::from_raw_os_error);
+                TierError::Io { call, object: object(of), source }
+            }
+            TierError::Damaged { object: of, offset, what } => {
+                TierError::Damaged { object: object(of), offset: *offset, what: what.clone() }
+            }
+            TierError::Settings { object: of, why } => {
+                TierError::Settings { object: object(of), why: why.clone() }
+            }
+        }
+    }
+
     /// For `map_err` after a system call on the file `object`.
     pub fn io(call: &'static str, object: impl Into<String>) -> impl FnOnce(io::Error) -> TierError {
         let object = object.into();

@@ -27,18 +27,23 @@ const STAGING_LEN: usize = 4 << 20;
 pub struct LocalTier {
     root: PathBuf,
     info: TierInfo,
+    /// Whether writing makes the folder. That of a job is not: one that is gone was removed.
+    is_made: bool,
 }
 
 impl LocalTier {
-    /// Opens the tier in a folder; makes that, with mode 0700, if it is not there.
+    /// Opens the tier in a folder. One that is not there is made, with mode 0700, when something is written to it.
     ///
     /// # Errors
-    /// It cannot be made, belongs to another uid, or others may write to it.
+    /// It cannot be looked at, belongs to another uid, or others may write to it.
     pub fn open(root: &Path) -> Result<LocalTier, TierError> {
         let root = std::path::absolute(root).map_err(TierError::io("find", posix::shown(root)))?;
-        posix::make_folder(&root, true)?;
-        let mut tier = LocalTier::at(root);
-        tier.info.read_only = posix::why_read_only(&tier.root);
+        let mut tier = LocalTier { is_made: true, ..LocalTier::at(root) };
+        match posix::check_folder(&tier.root, true) {
+            Ok(()) => tier.info.read_only = posix::why_read_only(&tier.root),
+            Err(TierError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
         Ok(tier)
     }
 
@@ -53,7 +58,7 @@ impl LocalTier {
             single_writer: None,
             read_only: None,
         };
-        LocalTier { root, info }
+        LocalTier { root, info, is_made: false }
     }
 
     /// Its folder.
@@ -69,6 +74,9 @@ impl LocalTier {
     /// Looks at the folders above a blob, from the uppermost on; makes those that are not there if `make`.
     pub(super) fn folder(&self, folder: &str, make: bool) -> Result<PathBuf, TierError> {
         let mut path = self.root.clone();
+        if make && self.is_made && fs::symlink_metadata(&path).is_err() {
+            posix::make_folder(&path, true)?;
+        }
         for part in folder.split('/').filter(|part| !part.is_empty()) {
             path.push(part);
             if make { posix::make_folder(&path, false)? } else { posix::check_folder(&path, false)? }

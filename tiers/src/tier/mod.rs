@@ -24,8 +24,7 @@ mod remote;
 pub use error::TierError;
 pub use folder::FolderTier;
 pub use local::LocalTier;
-pub use memory::MemoryTier;
-pub(crate) use memory::MemoryWriter;
+pub use memory::{MemoryFirst, MemoryTier};
 pub use name::BlobName;
 pub use remote::RemoteTier;
 

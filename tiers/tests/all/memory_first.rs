@@ -132,7 +132,7 @@ fn a_segment_that_has_begun_in_memory_ends_in_the_folder() {
     world.checkpoint();
     assert!(memory(&world.job).passed_by().is_some());
     assert!(files(world.job.dir()).contains(&"segment-000001-000".to_owned()));
-    assert!(fs::read_dir(memory(&world.job).root()).unwrap().count() < 4, "nothing half is left");
+    assert!(fs::read_dir(memory(&world.job).root()).unwrap().count() < 6, "nothing half is left");
     check(&again(&dir), &all(&world));
     move_down(&world.job, 0);
     assert_eq!(world.job.places(Epoch(1)), (false, true));
@@ -203,9 +203,62 @@ fn no_memory_is_another_jobs() {
     check(&again(&dir), &all(&world));
     // That of a job that is no more goes when another one gets some.
     fs::remove_dir_all(&copied).unwrap();
+    let gone: PathBuf = memory(&copy).root().into();
+    drop(copy);
+    // Of a store that is gone altogether, it cannot be said that it is not somewhere else.
     let other = Store::open(&dir.store()).unwrap().create_job("other").unwrap();
     let other = other.with_memory(&base.0).unwrap();
-    assert!(!memory(&copy).root().exists() && memory(&other).root().exists() && root.exists());
+    assert!(gone.exists() && memory(&other).root().exists() && root.exists());
+    let other_root: PathBuf = memory(&other).root().into();
+    fs::remove_dir_all(other.dir()).unwrap();
+    let third = || Store::open(&dir.store()).unwrap().create_job("third").unwrap().with_memory(&base.0);
+    third().unwrap();
+    assert!(other_root.exists(), "somebody writes there");
+    drop(other);
+    third().unwrap();
+    assert!(!other_root.exists() && root.exists(), "a job that is no more");
+    check(&again(&dir), &all(&world));
+}
+
+/// As in another mount namespace, or while the store is not mounted: what is not seen is not gone. Each of these took
+/// the memory of a job, with images that only it had.
+#[test]
+fn the_memory_of_a_job_that_is_not_seen_stays() {
+    let (dir, base) = (TempDir::new(), Folder::new());
+    let mut world = world(&dir, &base);
+    world.checkpoint();
+    let root: PathBuf = memory(&world.job).root().into();
+    let elsewhere = Store::open(&dir.0.join("elsewhere")).unwrap();
+    let another = |name: &str| drop(elsewhere.create_job(name).unwrap().with_memory(&base.0).unwrap());
+    let World { job, lock, then, .. } = world;
+    drop((job, lock));
+    let away = dir.0.join("away");
+    fs::rename(dir.store(), &away).unwrap();
+    another("a");
+    assert!(root.exists(), "no store is there");
+    fs::create_dir_all(dir.store().join("job")).unwrap();
+    another("b");
+    assert!(root.exists(), "another folder is there");
+    fs::remove_dir_all(dir.store()).unwrap();
+    fs::rename(&away, dir.store()).unwrap();
+    fs::rename(dir.store().join("job"), dir.store().join("renamed")).unwrap();
+    another("c");
+    assert!(root.exists(), "the job has another name");
+    fs::rename(dir.store().join("renamed"), dir.store().join("job")).unwrap();
+    check(&again(&dir), &[(1, &then[0])]);
+}
+
+/// Memory at another place is a new one; images that the old one had alone are in the folder then.
+#[test]
+fn memory_that_is_left_leaves_its_images_in_the_folder() {
+    let (dir, base, other) = (TempDir::new(), Folder::new(), Folder::new());
+    let mut world = world(&dir, &base);
+    world.checkpoint();
+    let root: PathBuf = memory(&world.job).root().into();
+    fs::create_dir_all(&other.0).unwrap();
+    let moved = again(&dir).with_memory(&other.0).unwrap();
+    assert!(!root.exists() && memory(&moved).root().starts_with(&other.0));
+    assert_eq!(moved.places(Epoch(1)), (false, true));
     check(&again(&dir), &all(&world));
 }
 

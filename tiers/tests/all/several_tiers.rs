@@ -6,9 +6,8 @@ use crate::common::{
 };
 use holdfast_image::pages::{ExtentSource, Inherited, MappedFrom, PageProvider, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
-use holdfast_tiers::tier::{
-    Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo, address,
-};
+use holdfast_tiers::tier::address::{self, Address};
+use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo};
 use holdfast_tiers::{Image, Job, Lineage, PipelineOptions, Store, StoreError, TierFolder};
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
@@ -51,7 +50,7 @@ impl Bed {
     /// Those below the first.
     fn all_below(&self) -> Vec<TierFolder> {
         let address = format!("file://{}", self.dir.0.join("lowest").display());
-        let lowest: Arc<dyn Tier> = Arc::from(address::open(&address).unwrap());
+        let lowest: Arc<dyn Tier> = Arc::from(address::open(&Address::parse(&address).unwrap()).unwrap());
         vec![self.folder(), TierFolder::new(lowest, "job").unwrap()]
     }
     fn below_root(&self) -> PathBuf {

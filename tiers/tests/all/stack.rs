@@ -197,7 +197,7 @@ fn a_tier_takes_and_keeps_what_its_rules_say() {
     let roots = [dir.0.join("a"), dir.0.join("b")];
     let both = roots.clone();
     let open = move |spec: &TierSpec| {
-        let root = &both[usize::from(spec.address == "dir=/b")];
+        let root = &both[usize::from(spec.name() == "dir=/b")];
         Ok(Arc::new(LocalTier::open(root).unwrap()) as Arc<dyn Tier>)
     };
     let cascade = cascade(&world.job, &["a,keep=2", "b,every=2"], open);

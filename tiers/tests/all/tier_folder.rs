@@ -1,7 +1,8 @@
 //! A folder as a tier: what it promises to two writers, two hosts and two users.
 
 use crate::common::conformance::conforms;
-use holdfast_tiers::tier::{BlobName, FolderTier, Survives, Tier, TierError, address};
+use holdfast_tiers::tier::address::{self, Address};
+use holdfast_tiers::tier::{BlobName, FolderTier, Survives, Tier, TierError};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -106,7 +107,7 @@ fn what_is_written_is_listed_and_read_until_it_is_removed() {
     }
     assert_eq!(files(&place.path("")), 0, "an empty folder is left");
     // What an address means is the local tier, where it is this user's disk: each reads what the other wrote.
-    let local = address::open(&format!("dir={}", place.path("").display())).unwrap();
+    let local = address::open(&Address::Folder(place.path(""))).unwrap();
     assert!(tier.info().survives != Survives::Host || local.info().mappable);
     local.publish(&name("sim/m"), b"manifest").unwrap();
     assert_eq!(read(&*tier, "sim/m").unwrap(), b"manifest");
@@ -193,7 +194,7 @@ fn an_address_that_leads_to_no_folder_is_refused() {
     let place = Place::new("address");
     fs::write(place.0.join("file"), b"").unwrap();
     for path in [place.0.join("file"), place.0.join("a/b"), place.0.join("file/x/y")] {
-        let opened = address::open(&format!("dir={}", path.display())).map(drop);
+        let opened = address::open(&Address::Folder(path.clone())).map(drop);
         assert!(opened.is_err(), "{}", path.display());
     }
 }

@@ -14,11 +14,14 @@
 //! more than `max` bytes, so that no control group's limit is met by a store into memory.
 //! Fails by: [`TierError::Full`] before the memory is taken; else as the local tier.
 
+mod first;
+mod home;
 mod mapped;
 mod pool;
 mod writer;
 
 use super::{Blob, BlobName, BlobWriter, Listing, LocalTier, Survives, Tier, TierError, TierInfo, posix};
+pub use first::MemoryFirst;
 use mapped::Mapped;
 use nix::sys::statfs::{FsType, Statfs, TMPFS_MAGIC, statfs};
 use pool::Pool;
@@ -45,6 +48,7 @@ impl MemoryTier {
     /// # Errors
     /// The folder cannot be made, belongs to another uid, others may write to it, or it is on a disk.
     pub fn open(root: &Path, max: u64) -> Result<MemoryTier, TierError> {
+        posix::make_folder(root, true)?;
         let files = LocalTier::open(root)?;
         let root = files.root().to_owned();
         let system = statfs(&root);

@@ -71,9 +71,7 @@ pub(super) fn store(
             shared(builder.build(), name)
         }
         Address::Http { secure, host, .. } => http(*secure, host, name, patience),
-        Address::Folder(_) | Address::Memory(_) => {
-            Err(settings(name, "this is no address of a server".to_owned()))
-        }
+        Address::Folder(_) => Err(settings(name, "this is no address of a server".to_owned())),
     }
 }
 

@@ -3,11 +3,10 @@
 //! ```text
 //! BUCKET/PREFIX/sim/manifest-000001   sim/segment-000001-000   .holdfast-probe
 //! ```
-//! Called through `tier::address::open`. A blob is an object; [`Tier::publish`] is a put that the server refuses where
-//! the key is taken. Whether it does is tried when the tier is opened: `.holdfast-probe` is created, which must fail
-//! once it is there. At a server that replaces it all the same, or knows no such put, names are looked up before they
-//! are taken, and [`TierInfo::single_writer`] says so. A server that cannot be asked is asked again before the first
-//! write; until then it counts as such a server.
+//! Called through `tier::address::open`, which asks nothing of the server. A blob is an object; [`Tier::publish`] is a
+//! put that the server refuses where the key is taken. Whether it does is tried before the first write:
+//! `.holdfast-probe` is created, which must fail once it is there. At a server that replaces it all the same, or knows
+//! no such put, names are looked up before they are taken, and [`TierInfo::single_writer`] says so.
 //! Invariants: no wait without a limit; no credentials in a message; a web server is only read.
 
 mod answer;
@@ -39,44 +38,37 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, path::Path};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-/// The object that every opening tries to create.
+/// The object that who writes tries to create first.
 const PROBE: &str = ".holdfast-probe";
 /// What it says to whoever finds it.
 const PROBE_TEXT: &[u8] =
     b"Holdfast tries to create this object whenever it uses this place: it must not be replaced.\n";
-/// Longest wait for the probe while a tier is opened.
-const OPENING: Duration = Duration::from_secs(10);
 
 /// A tier at a server.
 #[derive(Debug)]
 pub struct RemoteTier {
     place: Arc<Place>,
-    /// Until it is known what the server can do.
+    /// Until something is written.
     unknown: TierInfo,
     known: OnceLock<TierInfo>,
     writable: bool,
 }
 
 impl RemoteTier {
-    /// Opens the place that an address means. A server that is down is no error.
+    /// Opens the place that an address means. The server is asked nothing: one that is down is no error.
     ///
     /// # Errors
-    /// [`TierError::Settings`]: the address or the environment makes no sense, or there is no such bucket.
-    /// [`TierError::Denied`]: the server does not take the credentials, not for reading either.
+    /// [`TierError::Settings`]: the address or the environment makes no sense.
     pub fn open(address: &Address) -> Result<RemoteTier, TierError> {
         let name = address.to_string();
         let prefix = match address {
             Address::Bucket { prefix, .. } | Address::Http { path: prefix, .. } => prefix.clone(),
-            Address::Folder(_) | Address::Memory(_) => String::new(),
+            Address::Folder(_) => String::new(),
         };
         let patience = connect::patience(&name)?;
         let store = connect::store(address, &name, patience)?;
         let writable = !matches!(address, Address::Http { .. });
-        let tier = RemoteTier::over(store, prefix, name, patience, writable)?;
-        if writable {
-            tier.first_probe()?;
-        }
-        Ok(tier)
+        RemoteTier::over(store, prefix, name, patience, writable)
     }
 
     fn over(
@@ -92,21 +84,12 @@ impl RemoteTier {
             capacity_bytes: None,
             bandwidth: None,
             mappable: false,
-            single_writer: writable.then(|| "the server could not be asked yet".to_owned()),
+            single_writer: None,
             read_only: (!writable).then(|| "a web server is only read".to_owned()),
         };
         let requests = Requests::new(&name)?;
         let place = Place { store, requests, patience, prefix, name, left: Default::default() };
         Ok(RemoteTier { place: Arc::new(place), unknown, known: OnceLock::new(), writable })
-    }
-
-    /// The probe at opening: what can be made up for later is no error.
-    fn first_probe(&self) -> Result<(), TierError> {
-        match self.probe(OPENING) {
-            Err(TierError::Denied { .. }) => self.list("").map(drop),
-            Err(error @ TierError::Settings { .. }) => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Whether the server refuses to replace an object; asked until there is an answer.
@@ -117,20 +100,12 @@ impl RemoteTier {
             return Err(TierError::Settings { object: self.place.name.clone(), why });
         }
         if self.known.get().is_none() {
-            self.probe(self.place.limit(0))?;
+            let replaces = !self.refuses_to_replace(self.place.limit(0))?;
+            let why = || "this server replaces an object where it is asked to create one".to_owned();
+            // Another thread that was first has found the same.
+            let _ = self.known.set(TierInfo { single_writer: replaces.then(why), ..self.unknown.clone() });
         }
         Ok(self.info().single_writer.is_none())
-    }
-
-    fn probe(&self, patience: Duration) -> Result<(), TierError> {
-        let single_writer = if self.refuses_to_replace(patience)? {
-            None
-        } else {
-            Some("this server replaces an object where it is asked to create one".to_owned())
-        };
-        // Another thread that was first has found the same.
-        let _ = self.known.set(TierInfo { single_writer, ..self.unknown.clone() });
-        Ok(())
     }
 
     fn refuses_to_replace(&self, patience: Duration) -> Result<bool, TierError> {

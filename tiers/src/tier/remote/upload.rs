@@ -20,17 +20,20 @@ use tokio::task::JoinSet;
 const PART: u64 = 8 << 20;
 /// Most parts of an upload (S3: "Amazon S3 multipart upload limits").
 const MAX_PARTS: u64 = 10_000;
-/// So many parts have one length; then it is doubled.
+/// So many parts beyond those that were expected have one length; then it is doubled.
 const STEP: u64 = 1000;
 /// Bytes under way at a time, beside the part that is being filled.
 const UNDER_WAY: u64 = 32 << 20;
 /// How long a dropped writer waits for parts that are under way, and for the server to forget them.
 const ABORT: Duration = Duration::from_secs(5);
 
-/// Length of a part: all are alike where the length of the whole is known, as some servers want it.
+/// Length of a part: all are alike where the length of the whole is known, as some servers want it (R2: "all parts
+/// except the last one must be the same size"). Only what is longer than was expected gets longer ones, so that any
+/// object has an end.
 fn part_len(number: u64, expected: u64) -> u64 {
     let alike = expected.div_ceil(MAX_PARTS - STEP).next_multiple_of(1 << 20).max(PART);
-    alike << (number / STEP).min(9)
+    let beyond = number.saturating_sub(expected.div_ceil(alike));
+    alike << (beyond / STEP).min(9)
 }
 
 /// How many parts of such a length may be under way.
@@ -238,6 +241,8 @@ mod tests {
         for expected in [1, PART, 100 << 30, 1 << 40, 5 << 40] {
             let parts = expected.div_ceil(part_len(0, expected));
             assert!(parts <= MAX_PARTS - STEP && total(expected) >= expected, "{expected}: {parts} parts");
+            let alike = (0..parts).all(|number| part_len(number, expected) == part_len(0, expected));
+            assert!(alike, "{expected}: parts of several lengths");
         }
     }
 

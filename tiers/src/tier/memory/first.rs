@@ -2,7 +2,7 @@
 //! folder; what is read comes from memory if it is there.
 //!
 //! ```text
-//! STORE/JOB/memory -> /dev/shm/holdfast-1000/JOB-ID-INODE        its link "job" leads back
+//! STORE/JOB/memory -> /dev/shm/holdfast-1000/JOB-DEV-INODE        its link "job" leads back ([`super::home`])
 //! ```
 //! Made by the agent for a job with `--tier memory`; found by every command by the two links, of which each must lead
 //! to the other: a folder that was copied, or made anew under the name, has no memory of another's. The cascade copies
@@ -12,30 +12,23 @@
 //! a blob that finds no room in memory goes to the folder, with what was written of it so far.
 //! Fails by: the error of the folder; of the memory tier only for what only memory has.
 
+use super::home::{self, Home};
+use super::{MemoryTier, MemoryWriter};
 use crate::fault;
 use crate::format::manifest::Manifest;
 use crate::names::{self, FileName};
 use crate::tier::posix;
 use crate::tier::{
-    Blob, BlobName, BlobWriter, Entry, Listing, LocalTier, MemoryTier, MemoryWriter, Survives, Tier,
-    TierError, TierInfo, read_all, read_whole,
+    Blob, BlobName, BlobWriter, Entry, Listing, LocalTier, Survives, Tier, TierError, TierInfo, read_all,
+    read_whole,
 };
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// The link in a job's folder, and the one that leads back.
-const LINK: &str = "memory";
-const BACK: &str = "job";
-/// A folder in memory without the link back is being made, if it is not older.
-const MAKING: Duration = Duration::from_secs(60);
 
 /// See the head of the file.
 #[derive(Clone)]
@@ -46,8 +39,8 @@ struct Inner {
     memory: MemoryTier,
     folder: LocalTier,
     info: TierInfo,
-    /// Whether anything new is put into memory.
-    writes: AtomicBool,
+    /// The right to put something new into memory.
+    home: Option<Home>,
     /// Files that stay in memory: a program may be mapped from them.
     pinned: Mutex<BTreeSet<String>>,
     /// Why something went to the folder, until it was asked for.
@@ -60,42 +53,14 @@ impl std::fmt::Debug for MemoryFirst {
     }
 }
 
-fn same_folder(one: &Path, other: &Path) -> bool {
-    let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    matches!((id(one), id(other)), (Ok(one), Ok(other)) if one == other)
-}
-
-fn read_link(path: &Path) -> Option<PathBuf> {
-    fs::read_link(path).ok().filter(|path| path.is_absolute())
-}
-
-/// Makes a link, in the place of one that is there.
-fn link(to: &Path, at: &Path) -> io::Result<()> {
-    match symlink(to, at) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            if !fs::symlink_metadata(at)?.is_symlink() {
-                return Err(error);
-            }
-            fs::remove_file(at)?;
-            symlink(to, at)
-        }
-        other => other,
-    }
-}
-
 impl MemoryFirst {
     /// The memory of the job in this folder, if it has any; what cannot be used counts as none.
     pub(crate) fn of_job(dir: &Path) -> Option<MemoryFirst> {
-        let root = read_link(&dir.join(LINK))?;
-        // The folder above it is open to all.
-        posix::check_folder(root.parent()?, false).ok()?;
-        posix::check_folder(&root, false).ok()?;
-        same_folder(&read_link(&root.join(BACK))?, dir).then_some(())?;
-        MemoryFirst::at(root, dir, u64::MAX).ok()
+        MemoryFirst::at(home::of_job(dir)?, dir, None).ok()
     }
 
-    fn at(root: PathBuf, dir: &Path, max: u64) -> Result<MemoryFirst, TierError> {
-        let memory = MemoryTier::open(&root, max)?;
+    fn at(root: PathBuf, dir: &Path, home: Option<Home>) -> Result<MemoryFirst, TierError> {
+        let memory = MemoryTier::open(&root, u64::MAX)?;
         let folder = LocalTier::at(dir.to_owned());
         let info = TierInfo { survives: memory.info().survives.min(Survives::Host), ..folder.info().clone() };
         Ok(MemoryFirst(Arc::new(Inner {
@@ -103,7 +68,7 @@ impl MemoryFirst {
             memory,
             folder,
             info,
-            writes: AtomicBool::new(false),
+            home,
             pinned: Mutex::default(),
             passed_by: Mutex::default(),
         })))
@@ -112,27 +77,20 @@ impl MemoryFirst {
     /// Makes the memory of a job below `base`, or takes what it has already.
     pub(crate) fn make(base: &Path, dir: &Path, name: &str) -> Result<MemoryFirst, TierError> {
         let dir = std::path::absolute(dir).map_err(TierError::io("find", posix::shown(dir)))?;
-        let own = fs::metadata(&dir).map_err(TierError::io("look at", posix::shown(&dir)))?;
-        let top = base.join(format!("holdfast-{}", crate::lock::euid()));
-        posix::make_folder(&top, false)?;
-        remove_stale(&top);
-        // Two folders of one name are told apart by the inode, which stays when the store is moved.
-        let root = top.join(format!("{name}-{:x}-{:x}", own.dev(), own.ino()));
-        if read_link(&root.join(BACK)).is_some() && read_link(&dir.join(LINK)).as_ref() != Some(&root) {
-            // Of a folder that was removed: its inode is another's now.
-            let _ = fs::remove_dir_all(&root);
+        // What it has elsewhere would be found no more: the folder gets it.
+        let elsewhere = MemoryFirst::of_job(&dir).filter(|before| !before.0.root.starts_with(base));
+        elsewhere.iter().try_for_each(|before| before.0.leave())?;
+        let home = home::make(base, &dir, name)?;
+        if let Some(before) = elsewhere {
+            // The folder has it all.
+            let _ = before.discard();
         }
-        link(&root, &dir.join(LINK)).map_err(TierError::io("link", posix::shown(&dir)))?;
-        posix::make_folder(&root, false)?;
-        link(&dir, &root.join(BACK)).map_err(TierError::io("link", posix::shown(&root)))?;
-        let made = MemoryFirst::at(root, &dir, u64::MAX)?;
-        made.0.writes.store(true, Ordering::Relaxed);
-        Ok(made)
+        MemoryFirst::at(home.root.clone(), &dir, Some(home))
     }
 
     /// Whether new blobs are put into memory: the agent of a job that has the tier does.
     pub fn is_written(&self) -> bool {
-        self.0.writes.load(Ordering::Relaxed)
+        self.0.home.is_some()
     }
 
     /// Most bytes that all blobs in memory may take from now on.
@@ -150,9 +108,19 @@ impl MemoryFirst {
         &self.0.root
     }
 
-    /// The job's folder below it.
-    pub(crate) fn folder(&self) -> &LocalTier {
-        &self.0.folder
+    /// Numbers of the images whose manifests are in memory.
+    ///
+    /// # Errors
+    /// Memory cannot be listed.
+    pub fn versions(&self) -> Result<Vec<Epoch>, TierError> {
+        let blobs = self.0.memory.list("")?.blobs;
+        let versions = blobs.iter().filter_map(|entry| match names::parse_name(entry.name.file()) {
+            Some(FileName::Manifest(epoch)) => Some(epoch),
+            _ => None,
+        });
+        let mut versions: Vec<Epoch> = versions.collect();
+        versions.sort_unstable();
+        Ok(versions)
     }
 
     /// Why something that was written since the last time went past memory.
@@ -179,13 +147,7 @@ impl MemoryFirst {
     /// # Errors
     /// A folder cannot be listed, or a blob cannot be removed.
     pub fn trim(&self, keep: usize) -> Result<u64, TierError> {
-        let blobs = self.0.memory.list("")?.blobs;
-        let versions = blobs.iter().filter_map(|entry| match names::parse_name(entry.name.file()) {
-            Some(FileName::Manifest(epoch)) => Some(epoch),
-            _ => None,
-        });
-        let mut versions: Vec<Epoch> = versions.collect();
-        versions.sort_unstable();
+        let versions = self.versions()?;
         let mut needed = BTreeSet::new();
         for &epoch in versions.iter().rev().take(keep) {
             match self.0.needed(epoch) {
@@ -212,24 +174,6 @@ impl MemoryFirst {
 /// A blob's name in a job's folder.
 fn name(file: &str) -> Option<BlobName> {
     BlobName::within("", file)
-}
-
-/// Removes the memory of jobs that are no more. What cannot be looked at stays.
-fn remove_stale(top: &Path) {
-    for entry in fs::read_dir(top).into_iter().flatten().flatten() {
-        let root = entry.path();
-        let is_stale = match read_link(&root.join(BACK)) {
-            // As long as the folder that it was made for has that link, it is in use.
-            Some(dir) => read_link(&dir.join(LINK)).as_ref() != Some(&root),
-            None => {
-                let made = entry.metadata().and_then(|meta| meta.modified());
-                made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > MAKING))
-            }
-        };
-        if is_stale && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let _ = fs::remove_dir_all(&root);
-        }
-    }
 }
 
 impl Inner {
@@ -299,6 +243,23 @@ impl Inner {
                     Err(TierError::Exists { .. }) => {}
                     other => other?,
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all that only memory has into the folder, images last.
+    fn leave(&self) -> Result<(), TierError> {
+        self.bring_down()?;
+        for entry in self.memory.list("")?.blobs {
+            if !matches!(names::parse_name(entry.name.file()), Some(FileName::Manifest(_))) {
+                continue;
+            }
+            let blob = self.memory.open(&entry.name)?;
+            let bytes = read_whole(&*blob, crate::format::manifest::MAX_LEN, || entry.name.to_string())?;
+            match self.folder.publish(&entry.name, &bytes) {
+                Err(TierError::Exists { .. }) => {}
+                other => other?,
             }
         }
         Ok(())

@@ -1,0 +1,387 @@
+//! The thread of one tier: copies what the tier is to get, removes what it keeps no longer, and tries again what fails.
+//!
+//! Started by [`super::cascade`]. Invariants: those of the cascade; what is there is listed anew in each round; nothing
+//! is removed before all that is wanted is there, but for room.
+//! Fails by: the state of its tier ([`super::shared`]).
+
+use super::TierSpec;
+use super::backoff::{Backoff, chance};
+use super::copy::{Copier, CopyError, Pace, Way};
+use super::inventory::Inventory;
+use super::link::Link;
+use super::local::Here;
+use super::packing::Packing;
+use super::remove::{self, SegmentTables};
+use super::shared::{Activity, Inner, Shared, TierState};
+use crate::files::MAX_RECIPE_LEN;
+use crate::tier::TierError;
+use crate::{MemoryFirst, TierFolder, files, names};
+use holdfast_image::Epoch;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The thread of one tier.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+    spec: TierSpec,
+    link: Option<Link>,
+    packing: Option<Packing>,
+    tier: Option<TierFolder>,
+    tables: SegmentTables,
+    backoff: Backoff,
+    /// What an agent that died left unfinished was removed.
+    cleaned: bool,
+    has_failed: bool,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, index: usize) -> Worker {
+        let spec = shared.inner.lock().states[index].spec.clone();
+        let link = spec.rate.map(|rate| Link::new(&spec.name(), rate));
+        // The store itself is mapped by restarts.
+        let packing = (shared.pack && !spec.is_store()).then(|| Packing::new(spec.rate));
+        let (tier, tables, backoff) = (None, SegmentTables::default(), Backoff::default());
+        Worker {
+            shared,
+            index,
+            spec,
+            link,
+            packing,
+            tier,
+            tables,
+            backoff,
+            cleaned: false,
+            has_failed: false,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        loop {
+            let (asked, hurried) = {
+                let inner = self.shared.inner.lock();
+                (inner.asked, inner.hurried)
+            };
+            match self.round() {
+                Ok(problem) => {
+                    self.backoff.succeeded();
+                    self.change(|state| {
+                        (state.activity, state.error, state.failures) = (Activity::Idle, problem, 0);
+                        (state.seen, state.hurried) = (asked, hurried);
+                    });
+                    self.wait(None, |inner| inner.asked > asked);
+                }
+                Err(CopyError::Stopped) => return,
+                Err(error) => {
+                    let again = Instant::now() + self.backoff.failed(chance());
+                    self.change(|state| {
+                        state.activity = Activity::Failed { again };
+                        state.error = Some(bounded(error.to_string()));
+                        state.failures = state.failures.saturating_add(1);
+                        (state.seen, state.hurried) = (asked, hurried);
+                    });
+                    let state = self.shared.inner.lock().states[self.index].clone();
+                    if state.failures == 1 {
+                        (self.shared.on_failure)(&state, !std::mem::replace(&mut self.has_failed, true));
+                    }
+                    // What is wrong may be wrong with the connection.
+                    self.tier = None;
+                    self.pause(again, hurried);
+                }
+            }
+            if self.shared.inner.lock().stopping {
+                return;
+            }
+        }
+    }
+
+    /// Waits until something that failed is to be tried again. What is committed meanwhile waits as well.
+    fn pause(&self, again: Instant, hurried: u64) {
+        loop {
+            let asked = self.shared.inner.lock().asked;
+            if let Ok(here) = self.shared.local.look() {
+                self.change(|state| state.waiting = state.wanted(&here.good).into_iter().collect());
+            }
+            self.wait(Some(again), |inner| inner.hurried > hurried || inner.asked > asked);
+            let inner = self.shared.inner.lock();
+            if inner.stopping || inner.hurried > hurried || Instant::now() >= again {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the moment, or until `enough`, or the end.
+    fn wait(&self, until: Option<Instant>, enough: impl Fn(&Inner) -> bool) {
+        let mut inner = self.shared.inner.lock();
+        while !inner.stopping && !enough(&inner) {
+            match until {
+                None => self.shared.changed.wait(&mut inner),
+                Some(until) => {
+                    if self.shared.changed.wait_until(&mut inner, until).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies what is wanted, then removes what is kept no longer. Returns what is wrong with versions at the source.
+    fn round(&mut self) -> Result<Option<String>, CopyError> {
+        self.change(|state| {
+            state.activity = Activity::Looking;
+            state.unusable.clear();
+        });
+        let shared = Arc::clone(&self.shared);
+        let home = shared.job.memory().filter(|_| self.spec.is_store());
+        let to = match (self.tier.take(), home) {
+            (Some(to), _) => to,
+            (None, Some(_)) => shared.job.store_folder().clone(),
+            (None, None) => {
+                let tier = (shared.open)(&self.spec).map_err(CopyError::Target)?;
+                TierFolder::of(tier, &shared.folder).map_err(CopyError::Target)?
+            }
+        };
+        if let Some(why) = to.tier().info().read_only.clone() {
+            let looked = self.read_only(&to, why).map(|()| None);
+            self.tier = Some(to);
+            return looked;
+        }
+        // The job's own folder is cleaned by the agent, which may be writing there.
+        if !self.cleaned && home.is_none() {
+            // The job's lock is ours: no other writer of this folder is at work.
+            to.tier().clean(&shared.folder).map_err(CopyError::Target)?;
+            self.cleaned = true;
+        }
+        let mut there = to.inventory().map_err(CopyError::Target)?;
+        let (mut problem, mut is_fresh) = (Problem::default(), true);
+        loop {
+            if home.is_some() && !std::mem::take(&mut is_fresh) {
+                // The agent writes there too.
+                there = to.inventory().map_err(CopyError::Target)?;
+            }
+            let here = shared.local.look().map_err(CopyError::Source)?;
+            shared.local.forget_lost(&to, &mut there).map_err(CopyError::Target)?;
+            let mut next = None;
+            self.change(|state| {
+                state.versions.clone_from(&there.versions);
+                state.greatest = state.greatest.max(there.greatest());
+                let wanted = state.wanted(&here.good);
+                next = wanted.first().copied();
+                state.waiting = wanted.into_iter().collect();
+            });
+            let Some(epoch) = next else {
+                self.note_bad(&here, &mut problem);
+                break;
+            };
+            match self.copy(&to, Epoch(epoch), &mut there) {
+                Err(CopyError::Source(error)) => {
+                    // One that was removed meanwhile needs no word.
+                    if shared.local.look().map_or(true, |here| here.has(epoch)) {
+                        problem.note(epoch, error);
+                    }
+                    self.change(|state| {
+                        state.unusable.insert(epoch);
+                    });
+                }
+                Err(CopyError::Target(TierError::Full { .. }))
+                    if home.is_none() && self.trim(&to, &mut there, Some(epoch))? => {}
+                other => other?,
+            }
+        }
+        let single_writer = to.tier().info().single_writer.clone();
+        self.change(|state| {
+            state.activity = Activity::Looking;
+            state.single_writer = single_writer.or(state.single_writer.take());
+        });
+        match home {
+            Some(memory) => self.leave_memory(memory)?,
+            None => drop(self.trim(&to, &mut there, None)?),
+        }
+        self.tier = Some(to);
+        problem.end()
+    }
+
+    /// Images of which not even the manifest can be read, as far as the tier would get them.
+    fn note_bad(&self, here: &Here, problem: &mut Problem) {
+        if here.bad.is_empty() {
+            return;
+        }
+        let all = here.good.iter().chain(here.bad.keys()).copied().collect();
+        let wanted = self.shared.inner.lock().states[self.index].wanted(&all);
+        for number in wanted {
+            if let Some(error) = here.bad.get(&number) {
+                problem.note(number, error.again());
+            }
+        }
+    }
+
+    /// What the job's folder has now is removed from memory, but for the newest images.
+    fn leave_memory(&self, memory: &MemoryFirst) -> Result<(), CopyError> {
+        let keep = if memory.is_written() { self.shared.keep_in_memory } else { 0 };
+        memory.trim(keep).map(drop).map_err(CopyError::Source)
+    }
+
+    /// Looks once what there is on a tier that is only read, and says that nothing will come.
+    fn read_only(&mut self, to: &TierFolder, why: String) -> Result<(), CopyError> {
+        if std::mem::replace(&mut self.cleaned, true) {
+            return Ok(());
+        }
+        self.change(|state| state.read_only = Some(why));
+        self.change(|state| state.waiting.clear());
+        let looked = to.inventory().map_err(CopyError::Target);
+        self.cleaned = looked.is_ok();
+        let there = looked?.versions;
+        self.change(|state| state.versions = there);
+        let state = self.shared.inner.lock().states[self.index].clone();
+        (self.shared.on_failure)(&state, true);
+        Ok(())
+    }
+
+    /// Removes what the rules no longer keep, or would no longer keep if a version were there that finds no room.
+    /// Whether a version went.
+    fn trim(
+        &mut self,
+        to: &TierFolder,
+        there: &mut Inventory,
+        coming: Option<u64>,
+    ) -> Result<bool, CopyError> {
+        self.learn_tables();
+        let coming = coming.map(|number| (number, self.shared.local.table(number).unwrap_or_default()));
+        let removed =
+            remove::apply(to, there, (&self.spec.rules, self.shared.pinned), &mut self.tables, coming)?;
+        if removed.is_some() {
+            self.change(|state| {
+                state.removed = state.removed.max(removed);
+                state.versions.clone_from(&there.versions);
+            });
+        }
+        Ok(removed.is_some())
+    }
+
+    /// The segment tables that need not be read from the tier.
+    fn learn_tables(&mut self) {
+        let versions = self.shared.inner.lock().states[self.index].versions.clone();
+        for number in versions {
+            if let Some(table) = self.shared.local.table(number) {
+                self.tables.learn(number, table);
+            }
+        }
+    }
+
+    fn copy(&self, to: &TierFolder, epoch: Epoch, there: &mut Inventory) -> Result<(), CopyError> {
+        let recipe = self.shared.job.dir().join("job.json");
+        let recipe = files::read_checked(&recipe, MAX_RECIPE_LEN).map_err(|error| {
+            CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
+        })?;
+        let pace = WorkerPace { worker: self, epoch: epoch.0 };
+        let recipe = (!self.spec.is_store()).then_some(&recipe[..]);
+        let copier = Copier { from: self.shared.job.folder(), to, way: Way::Down, pace: &pace };
+        copier.version(epoch, recipe, there).map(drop)
+    }
+
+    /// Changes the state of the tier; what a listing says of it is written down.
+    fn change(&self, change: impl FnOnce(&mut TierState)) {
+        let mut inner = self.shared.inner.lock();
+        let state = &mut inner.states[self.index];
+        let told = |state: &TierState| {
+            let TierState { versions, waiting, error, read_only, single_writer, greatest, .. } = state;
+            let why = (error.clone(), read_only.clone(), single_writer.clone());
+            (versions.clone(), waiting.clone(), why, *greatest)
+        };
+        let before = told(state);
+        change(state);
+        state.moved = Instant::now();
+        let is_news = told(state) != before;
+        drop(inner);
+        self.shared.changed.notify_all();
+        if is_news {
+            self.shared.write_record();
+        }
+    }
+}
+
+/// What is wrong with images at their source.
+#[derive(Default)]
+struct Problem {
+    said: Option<String>,
+    /// One that may be over by itself.
+    passing: Option<TierError>,
+}
+
+impl Problem {
+    fn note(&mut self, epoch: u64, error: TierError) {
+        self.said = Some(bounded(format!("image {epoch} stays where it is: {error}")));
+        if error.is_transient() {
+            self.passing = Some(error);
+        }
+    }
+
+    /// What may be over by itself is tried again, the rest when somebody asks.
+    fn end(self) -> Result<Option<String>, CopyError> {
+        self.passing.map_or(Ok(self.said), |error| Err(CopyError::Source(error)))
+    }
+}
+
+/// Progress and speed of one copy.
+struct WorkerPace<'a> {
+    worker: &'a Worker,
+    epoch: u64,
+}
+
+impl Pace for WorkerPace<'_> {
+    fn begin(&self, total: u64) {
+        self.worker.change(|state| {
+            state.activity = Activity::Copying { epoch: self.epoch, done: 0, total };
+        });
+    }
+
+    fn pass(&self, bytes: u64) -> bool {
+        let wait = self.worker.link.as_ref().map(|link| link.take(bytes)).filter(|wait| !wait.is_zero());
+        if let Some(wait) = wait {
+            self.worker.wait(Some(Instant::now() + wait), |_| false);
+        }
+        let mut inner = self.worker.shared.inner.lock();
+        let state = &mut inner.states[self.worker.index];
+        state.moved = Instant::now();
+        !inner.stopping
+    }
+
+    fn done(&self, bytes: u64) {
+        let mut inner = self.worker.shared.inner.lock();
+        let state = &mut inner.states[self.worker.index];
+        if let Activity::Copying { done, .. } = &mut state.activity {
+            *done += bytes;
+        }
+        state.moved = Instant::now();
+    }
+
+    fn packing(&self) -> Option<&Packing> {
+        self.worker.packing.as_ref()
+    }
+
+    /// An image that is removed while it is copied to the job's own folder must not be there afterwards: what it names
+    /// may be gone.
+    fn commit(&self, commit: &mut dyn FnMut() -> Result<(), CopyError>) -> Result<(), CopyError> {
+        let _settled = self.worker.spec.is_store().then(|| self.worker.shared.job.settle());
+        let folder = self.worker.shared.job.folder();
+        let name = folder.blob(&names::manifest_name(Epoch(self.epoch)));
+        match name.map(|name| folder.tier().open(&name)) {
+            Ok(Err(error @ TierError::NotFound { .. })) => Err(CopyError::Source(error)),
+            _ => commit(),
+        }
+    }
+
+    fn piece(&self) -> u64 {
+        self.worker.spec.rate.map_or(u64::MAX, |rate| rate / 8)
+    }
+}
+
+/// As much of a message as a listing can bear.
+fn bounded(message: String) -> String {
+    const MOST: usize = 500;
+    if message.chars().count() <= MOST {
+        message
+    } else {
+        message.chars().take(MOST).chain(['…']).collect()
+    }
+}
