@@ -291,8 +291,8 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     (adoptable, strangers)
 }
 
-/// Orphans that may be of the job and that its user may not look into. A process is like that for a moment, too, between
-/// a change of its ids and its execve(2) (`setpriv`, `su`): a young one is looked at again.
+/// Orphans that may be of the job and that its user may not look into. A process is like that for a moment, too,
+/// between a change of its ids and its execve(2) (`setpriv`, `su`): a young one is looked at again.
 fn hidden(options: &CheckOptions) -> Vec<i32> {
     /// How long that moment may be, without what it waits for a processor.
     const MOMENT: Duration = Duration::from_millis(300);

@@ -10,8 +10,8 @@ moments, kill -9 after each, a restart; what it printed in all has to be that of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
 linked statically; `train.py` (examples/cuda) runs where Python has PyTorch.
 
-PROGRAMS (default all; may be empty), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a step may take;
-SAID: the file to which the messages of what failed go.
+PROGRAMS (default all; may be empty), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a
+step may take; SAID: the file to which the messages of what failed go.
 """
 
 import json

@@ -95,8 +95,8 @@ impl Texture {
 }
 
 impl Surface {
-    /// Makes one: of an array alone. "The array must have been made with CUDA_ARRAY3D_SURFACE_LDST" (cuSurfObjectCreate)
-    /// is not enforced by driver 580.159.04 on an H200.
+    /// Makes one: of an array alone. That it was made with CUDA_ARRAY3D_SURFACE_LDST (cuSurfObjectCreate wants it) is
+    /// not enforced by driver 580.159.04 on an H200.
     pub fn new(resource: ResourceDescription) -> Answer<Arc<Surface>> {
         if resource.kind != ARRAY {
             return Err(Code::INVALID_VALUE);

@@ -131,8 +131,8 @@ pub fn can_access_peer(can: Out<i32>, device: i32, peer: i32) -> Answer {
     can.put(0)
 }
 
-/// Of the undocumented tables there is the one by which libcudart retains the primary context, with that function alone:
-/// a program that needs more has to do without.
+/// Of the undocumented tables there is the one by which libcudart retains the primary context, with that function
+/// alone: a program that needs more has to do without.
 pub fn export_table(table: Out<usize>, id: In<[u8; 16]>) -> Answer {
     let known = id.get()? == private::RUNTIME;
     table.put(if known { private::runtime() } else { 0 })?;
