@@ -5,14 +5,14 @@
 //! Invariants: only the holder of the lock creates or removes files of images; only a manifest under its final name
 //! makes an image; an image is removed manifest first, so that no manifest ever names segments that were removed.
 
+use crate::catalog::{Catalog, SegmentKey};
 use crate::files;
-use crate::format::manifest::{MAX_LEN, Manifest};
 use crate::hygiene::finish_repairs;
 use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
-use crate::names::{self, FileName};
+use crate::names;
 use crate::tier::{Entry, LocalTier, MemoryFirst, MemoryTier, Tier, TierError};
 use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
@@ -20,7 +20,6 @@ use crate::writing::{SegmentNames, WritingImages};
 use crate::{StoreError, lock};
 use holdfast_image::Epoch;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -306,17 +305,16 @@ impl Job {
             report.removed.push(path);
         }
         finish_repairs(&self.folder)?;
-        let found = self.folder.list()?;
-        let needed = Needed::by(&self.folder, &found, lock);
-        if needed.writing.is_empty() {
+        let catalog = Catalog::of(&self.folder, None)?;
+        if lock.writing.all().is_empty() {
             report.bytes += self.folder.clean()?;
         }
-        for entry in needed.garbage(&found) {
+        for entry in garbage(&catalog, lock) {
             self.folder.remove(entry.name.file())?;
             report.bytes += entry.len;
             report.removed.push(self.folder.address(entry.name.file()));
         }
-        report.unreadable = needed.unreadable.into_iter().collect();
+        report.unreadable = catalog.unreadable().map(Epoch).collect();
         Ok(report)
     }
 
@@ -339,13 +337,13 @@ impl Job {
         let len = |path: &Path| fs::symlink_metadata(path).map_or(0, |meta| meta.len());
         let mut found: Vec<(String, u64)> =
             self.own_garbage()?.iter().map(|path| (name(path), len(path))).collect();
-        let blobs = self.folder.list()?;
-        let needed = Needed::by(&self.folder, &blobs, lock);
-        if needed.writing.is_empty() {
+        let catalog = Catalog::of(&self.folder, None)?;
+        if lock.writing.all().is_empty() {
             let parts = files::unfinished(&self.dir)?;
             found.extend(parts.iter().map(|path| (name(path), len(path))));
         }
-        found.extend(needed.garbage(&blobs).map(|entry| (entry.name.file().to_owned(), entry.len)));
+        let garbage = garbage(&catalog, lock);
+        found.extend(garbage.iter().map(|entry| (entry.name.file().to_owned(), entry.len)));
         Ok(found)
     }
 
@@ -440,15 +438,13 @@ impl Job {
     pub fn remove_image(&self, lock: &JobLock, epoch: Epoch) -> Result<u64, StoreError> {
         self.check_lock(lock)?;
         let _settled = self.settle();
-        let mut found = self.folder.list()?;
-        let Some(at) = found.iter().position(|(name, _)| *name == FileName::Manifest(epoch)) else {
+        let mut catalog = Catalog::of(&self.folder, None)?;
+        let Some(version) = catalog.versions.remove(&epoch.0) else {
             return Err(StoreError::NoImage { path: self.dir.clone(), epoch });
         };
-        let (_, manifest) = found.swap_remove(at);
         self.folder.remove(&names::manifest_name(epoch))?;
-        let needed = Needed::by(&self.folder, &found, lock);
-        let mut bytes = manifest.len;
-        for entry in needed.garbage(&found) {
+        let mut bytes = version.manifest.len;
+        for entry in garbage(&catalog, lock) {
             self.folder.remove(entry.name.file())?;
             bytes += entry.len;
         }
@@ -456,50 +452,15 @@ impl Job {
     }
 }
 
-/// What the images of a job, those being written included, need.
-struct Needed {
-    /// Segments that a readable manifest names.
-    named: SegmentNames,
-    /// Images whose manifest is not readable.
-    unreadable: BTreeSet<Epoch>,
-    /// Images that are being written, with the segments of their parents.
-    writing: BTreeMap<Epoch, SegmentNames>,
-}
-
-impl Needed {
-    fn by(folder: &TierFolder, found: &[(FileName, Entry)], lock: &JobLock) -> Needed {
-        let writing = lock.writing.all();
-        let mut needed = Needed { named: BTreeSet::new(), unreadable: BTreeSet::new(), writing };
-        for (name, entry) in found {
-            let FileName::Manifest(epoch) = name else { continue };
-            let bytes = folder.read(entry.name.file(), MAX_LEN).ok().flatten();
-            let segments = bytes.and_then(|bytes| Manifest::open(&bytes).and_then(|m| m.segments()).ok());
-            match segments {
-                Some(segments) => needed.named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
-                None => {
-                    needed.unreadable.insert(*epoch);
-                }
-            }
-        }
-        needed
-    }
-
-    /// The segments that may go.
-    fn garbage<'a>(&self, found: &'a [(FileName, Entry)]) -> impl Iterator<Item = &'a Entry> {
-        found.iter().filter_map(|(name, entry)| match *name {
-            FileName::Segment(epoch, number) if !self.segment(epoch, number) => Some(entry),
-            _ => None,
-        })
-    }
-
-    /// Whether a segment must stay. An image names segments of its own and earlier epochs, so that one whose manifest
-    /// is not readable may need any of those.
-    fn segment(&self, epoch: Epoch, number: u32) -> bool {
-        self.named.contains(&(epoch, number))
-            || self.writing.contains_key(&epoch)
-            || self.writing.values().any(|inherited| inherited.contains(&(epoch, number)))
-            || self.unreadable.last().is_some_and(|last| epoch <= *last)
-    }
+/// The segments that no image names, and none that is being written under this lock, nor what that may need of its
+/// parent.
+fn garbage<'a>(catalog: &'a Catalog, lock: &JobLock) -> Vec<&'a Entry> {
+    let writing = lock.writing.all();
+    let is_needed = |(epoch, number): SegmentKey| {
+        let key = (Epoch(epoch), number);
+        writing.contains_key(&key.0) || writing.values().any(|inherited| inherited.contains(&key))
+    };
+    catalog.garbage().filter(|(key, _)| !is_needed(*key)).map(|(_, entry)| entry).collect()
 }
 
 /// Byte offset of a place that serde_json gives as line and column.

@@ -21,6 +21,7 @@ extern crate self as holdfast_tiers;
 
 mod assemble;
 mod buffer;
+mod catalog;
 mod clone_image;
 pub mod codec;
 mod compact;

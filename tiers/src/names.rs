@@ -1,4 +1,4 @@
-//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`.
+//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`; on lower tiers `job-000001`.
 //!
 //! They are the same on every tier; what is in them is in `docs/format.md`.
 
@@ -28,7 +28,18 @@ pub(crate) fn segment_name(epoch: Epoch, number: u32) -> String {
     format!("segment-{:06}-{number:03}", epoch.0)
 }
 
-/// Understands exactly the names that the two functions above make.
+/// `job.json` as it was when a version was copied to a lower tier.
+pub(crate) fn recipe_name(epoch: Epoch) -> String {
+    format!("job-{:06}", epoch.0)
+}
+
+/// The version of a `job-N`; only names as [`recipe_name`] writes them.
+pub(crate) fn recipe_of(file: &str) -> Option<u64> {
+    let number = file.strip_prefix("job-")?.parse().ok()?;
+    (recipe_name(Epoch(number)) == file).then_some(number)
+}
+
+/// Understands exactly the names that the first two functions above make.
 pub(crate) fn parse_name(name: &str) -> Option<FileName> {
     if let Some(epoch) = name.strip_prefix("manifest-").and_then(|n| n.parse().ok()).map(Epoch)
         && manifest_name(epoch) == name

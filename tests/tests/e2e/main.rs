@@ -50,6 +50,7 @@ mod security;
 mod servers;
 mod signals;
 mod stops;
+mod store_storm;
 mod storms;
 mod streams;
 mod system_v;

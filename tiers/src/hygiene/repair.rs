@@ -14,7 +14,6 @@ use crate::fault;
 use crate::format::manifest::{MAX_LEN, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names::{self, FileName};
-use crate::stack::recipe_of;
 use crate::tier::{Blob, TierError};
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
@@ -147,7 +146,7 @@ impl Repair<'_> {
     }
 
     fn recipe(&mut self, file: &str, versions: BTreeSet<u64>) -> Result<(), TierError> {
-        let Some(number) = recipe_of(file) else { return Ok(()) };
+        let Some(number) = names::recipe_of(file) else { return Ok(()) };
         let good = self.others.iter().filter_map(|place| place.recipe(Epoch(number)).ok());
         let good = good.into_iter().find(|bytes| bad_recipe(bytes).is_none());
         let lost = match &good {
@@ -298,7 +297,7 @@ fn finish_small(place: &TierFolder, beside: &str, file: &str) -> Result<(), Tier
         let bytes = place.whole(file, MAX_LEN)?;
         let good = match names::parse_name(read_as) {
             Some(FileName::Manifest(epoch)) => decode(&bytes, epoch, &|_| Ok(())).is_ok(),
-            _ => recipe_of(read_as).is_some() && bad_recipe(&bytes).is_none(),
+            _ => names::recipe_of(read_as).is_some() && bad_recipe(&bytes).is_none(),
         };
         Ok::<_, TierError>(Some(bytes).filter(|_| good))
     };

@@ -8,7 +8,6 @@ use super::segment::{self, Problem, plain};
 use crate::format::manifest::{Manifest, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
-use crate::stack::recipe_name;
 use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
@@ -171,9 +170,10 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
         wanted.values().filter_map(|wanted| wanted.first()).map(|wanted| wanted.entry.len).sum();
     let mut loose: Vec<((u64, u32), u64)> = Vec::new();
     if options.epoch.is_none() {
-        loose.extend(
-            there.segments.iter().filter(|(key, _)| !wanted.contains_key(key)).map(|(k, l)| (*k, *l)),
-        );
+        // A version whose manifest cannot be read may need any segment up to its own.
+        let reach = look.found.damaged().last().copied().unwrap_or(0);
+        let is_loose = |key: &(u64, u32)| !wanted.contains_key(key) && key.0 > reach;
+        loose.extend(there.segments.iter().filter(|(key, _)| is_loose(key)).map(|(k, l)| (*k, *l)));
     }
     (options.total)(needed + loose.iter().map(|(_, len)| len).sum::<u64>());
     for ((epoch, number), wanted) in &wanted {
@@ -325,7 +325,7 @@ impl Look<'_> {
     /// `job-N`: what a host that has nothing of the job needs.
     fn recipes(&mut self, there: &BTreeSet<u64>) -> Result<(), TierError> {
         for &number in there {
-            let file = recipe_name(Epoch(number));
+            let file = names::recipe_name(Epoch(number));
             let is_needed = self.found.versions.contains_key(&number);
             if !is_needed && self.options.epoch.is_some() {
                 continue;

@@ -7,7 +7,7 @@
 //! another host may be about to name; all segments are there when a manifest is published; what is there already is not
 //! copied again. A crash leaves segments that no manifest names: the next attempt uses them.
 
-use super::inventory::{Inventory, open_manifest, recipe_name};
+use super::inventory::{Inventory, open_manifest};
 use super::packing::{Packing, SegmentPacker};
 use super::segment_check::SegmentCheck;
 use crate::fault;
@@ -175,7 +175,7 @@ impl Copier<'_> {
         let needs = Needs { segments, frames };
         let mut copied = self.bring(&needs, there)?;
         if let Some(recipe) = recipe {
-            self.publish(&recipe_name(epoch), recipe, false)?;
+            self.publish(&names::recipe_name(epoch), recipe, false)?;
             there.recipes.insert(epoch.0);
             self.way.point("cascade-recipe", "fetch-recipe");
         }

@@ -42,16 +42,6 @@ impl Inventory {
     }
 }
 
-pub(crate) fn recipe_name(epoch: Epoch) -> String {
-    format!("job-{:06}", epoch.0)
-}
-
-/// The version of a `job-N`; only names as [`recipe_name`] writes them.
-pub(crate) fn recipe_of(file: &str) -> Option<u64> {
-    let number = file.strip_prefix("job-")?.parse().ok()?;
-    (recipe_name(Epoch(number)) == file).then_some(number)
-}
-
 impl TierFolder {
     /// Lists the folder.
     ///
@@ -70,7 +60,9 @@ impl TierFolder {
                     found.abandoned.extend(entry.is_abandoned().then_some((epoch.0, number)));
                 }
                 None => {
-                    found.recipes.extend(recipe_of(entry.name.file()).filter(|number| *number <= MOST));
+                    found
+                        .recipes
+                        .extend(names::recipe_of(entry.name.file()).filter(|number| *number <= MOST));
                 }
             }
         }
@@ -90,7 +82,7 @@ impl TierFolder {
     /// # Errors
     /// Of the tier; it is not there.
     pub fn recipe(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
-        self.whole(&recipe_name(epoch), MAX_RECIPE_LEN)
+        self.whole(&names::recipe_name(epoch), MAX_RECIPE_LEN)
     }
 
     /// The segments that a version names.

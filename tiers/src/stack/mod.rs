@@ -34,7 +34,6 @@ mod worker;
 pub use cascade::{Cascade, CascadeOptions};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
-pub(crate) use inventory::{recipe_name, recipe_of};
 pub use job_tiers::JobTiers;
 pub use mover::{MoveError, Mover, MoverTier};
 pub use packing::Packing;

@@ -8,8 +8,9 @@
 //! left alone: a copy that is under way, or will be tried again, uses them.
 
 use super::copy::CopyError;
-use super::inventory::{Inventory, recipe_name};
+use super::inventory::Inventory;
 use super::plan::SegmentIds;
+use crate::catalog::{Needed, SegmentKey};
 use crate::fault;
 use crate::format::manifest::SegmentEntry;
 use crate::names;
@@ -26,7 +27,7 @@ pub(crate) struct SegmentTables {
     /// Their segments, as far as they were read. None: damaged.
     known: BTreeMap<u64, Option<Vec<SegmentEntry>>>,
     /// Segments of versions that were removed here.
-    given_up: BTreeSet<(u64, u32)>,
+    given_up: BTreeSet<SegmentKey>,
 }
 
 impl SegmentTables {
@@ -51,16 +52,13 @@ impl SegmentTables {
     }
 
     /// The segments that may go. `coming`: of a version that is to come.
-    fn garbage(&self, there: &Inventory, coming: &[SegmentEntry]) -> Vec<(u64, u32)> {
+    fn garbage(&self, there: &Inventory, coming: &[SegmentEntry]) -> Vec<SegmentKey> {
         let Some(newest) = there.versions.last() else { return Vec::new() };
-        // One that cannot be read may need any segment of its own and earlier epochs.
-        let unknown =
-            self.known.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
-        let named: BTreeSet<(u64, u32)> =
-            self.known.values().flatten().flatten().chain(coming).map(SegmentEntry::key).collect();
-        let goes = |key: &(u64, u32)| {
+        let known = self.known.iter().map(|(&number, table)| (number, table.as_deref()));
+        let needed = Needed::by(known.chain([(0, Some(coming))]));
+        let goes = |key: &SegmentKey| {
             let is_ours = self.given_up.contains(key) || there.abandoned.contains(key);
-            is_ours && key.0 <= *newest && key.0 > unknown && !named.contains(key)
+            is_ours && key.0 <= *newest && !needed.may_be(*key)
         };
         there.segments.keys().copied().filter(goes).collect()
     }
@@ -88,7 +86,7 @@ pub(crate) fn apply(
     let Some(newest) = newest else { return Ok(None) };
     let recipes: Vec<u64> = there.recipes.range(..newest).copied().collect();
     for number in recipes.into_iter().filter(|number| !tables.known.contains_key(number)) {
-        remove(folder, &recipe_name(Epoch(number)), "remove-recipe")?;
+        remove(folder, &names::recipe_name(Epoch(number)), "remove-recipe")?;
         there.recipes.remove(&number);
     }
     let coming: &[SegmentEntry] = coming.as_ref().map_or(&[], |(_, table)| table);
