@@ -7,6 +7,7 @@
 use crate::{Job, StoreError, files, lock};
 use std::env;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -84,12 +85,16 @@ impl Store {
     /// An existing job.
     ///
     /// # Errors
-    /// The name is no job name, there is no such job, or others may write to its folder.
+    /// The name is no job name, there is no such job, it cannot be looked at, or others may write to its folder.
     pub fn job(&self, name: &str) -> Result<Job, StoreError> {
         check_name(name)?;
         let dir = self.root.join(name);
-        if !dir.is_dir() {
-            return Err(StoreError::NotAJob { path: dir });
+        match fs::metadata(&dir) {
+            Ok(meta) if meta.is_dir() => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io("look at", &dir)(error));
+            }
+            _ => return Err(StoreError::NotAJob { path: dir }),
         }
         files::check_folder(&dir)?;
         Job::new(name, dir)

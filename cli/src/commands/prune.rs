@@ -5,11 +5,11 @@
 //! image that can be restarted is left somewhere unless `--all` or `--anyway` was said; a tier that cannot be asked
 //! loses nothing, and what it has counts for nothing; a dry run says what the real one makes free.
 
-use super::places::{self, Above, JobPlace};
+use super::places::{self, Above, JobPlace, Places};
 use super::prune_report::{Gone, Leftover, Line, Report, Stays};
 use crate::args::PruneArgs;
 use crate::client::{Agent, accepted};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, of_tier};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
 use crate::{report, saved};
@@ -99,16 +99,24 @@ fn of_job(
     // What other tiers have counts, too, for what may go.
     let others = all.iter().filter(|spec| !chosen.iter().any(|known| known.place == spec.place));
     let specs: Vec<TierSpec> = chosen.iter().chain(others).cloned().collect();
-    let places = places::of(name, Some(job), &specs, Above::Together);
-    let unreachable = places.tell();
+    let Places { found, mut failed } = places::of(name, Some(job), &specs, Above::Together);
+    let is_chosen = |spec: &TierSpec| chosen.iter().any(|other| other.place == spec.place);
     let mut seen = Vec::new();
-    for place in &places.found {
-        let survey = hygiene::survey(&place.folder)?;
-        let is_chosen = chosen.iter().any(|spec| spec.place == place.spec.place);
-        let wish = if is_chosen { wish(&wanted, place, &survey)? } else { Wish::Nothing };
+    for place in &found {
+        let survey = match hygiene::survey(&place.folder) {
+            Err(error) if !place.spec.is_store() => {
+                failed.push((place.spec.clone(), error));
+                continue;
+            }
+            survey => survey?,
+        };
+        let wish = if is_chosen(&place.spec) { wish(&wanted, place, &survey)? } else { Wish::Nothing };
         let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
+    // Those that nothing was asked of are told, and fail nothing.
+    let unreachable = failed.iter().find(|(spec, _)| is_chosen(spec)).map(|(_, error)| of_tier(error));
+    Places { found: Vec::new(), failed }.tell();
     look_below(&wanted, tiers.lower(), &mut seen)?;
     let plan = plan(&wanted, &seen)?;
     let mut report = report_of(&wanted, &plan, &seen)?;

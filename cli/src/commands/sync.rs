@@ -30,7 +30,8 @@ pub fn run(name: &str, wait: bool, root: Option<&Path>) -> Result<(), Failure> {
     if recipe.settings.tiers.is_empty() {
         recipe.settings.tiers = tiers::chosen(&[], false, &store)?;
     }
-    if recipe.settings.tiers.lower().is_empty() && job.memory().is_none() {
+    // Memory may have gone with the host: then there is nothing to be done.
+    if !recipe.settings.tiers.move_down() && job.memory().is_none() {
         return Err(Failure::new(
             Exit::Usage,
             format!("job {name} has no tiers; name some with --tier at `restart`"),

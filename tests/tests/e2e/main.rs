@@ -34,6 +34,7 @@ mod launchers;
 mod lazy;
 mod lifecycle;
 mod lists;
+mod matrix;
 mod memory;
 mod messages;
 mod name_caches;

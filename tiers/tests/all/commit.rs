@@ -205,6 +205,10 @@ fn folders_that_others_may_change_are_refused() {
         assert!(matches!(store.create_job(name), Err(StoreError::BadName { .. })), "{name}");
     }
     assert!(matches!(store.job("none"), Err(StoreError::NotAJob { .. })));
+    // What cannot be looked at is not one that is not there (ELOOP stands for EIO and ESTALE).
+    std::os::unix::fs::symlink("loop", store.root().join("loop")).unwrap();
+    assert!(matches!(store.job("loop"), Err(StoreError::Io { .. })));
+    fs::remove_file(store.root().join("loop")).unwrap();
 }
 
 #[test]

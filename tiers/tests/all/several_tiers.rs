@@ -170,6 +170,22 @@ fn halves_of_an_image_on_two_tiers_are_one() {
     assert!(bed.job.open_image(Epoch(1)).unwrap().verify(&|_| ()).is_err(), "each alone is damaged");
 }
 
+/// A program that was restarted lazily has its image open for days.
+#[test]
+fn a_copy_that_comes_back_is_read_by_an_image_that_is_open() {
+    let bed = Bed::new();
+    let image = bed.open().unwrap();
+    for name in &NAMES[1..] {
+        harm(&bed.job.dir().join(name), Harm::Flipped);
+        fs::rename(bed.below().join(name), bed.dir.0.join(name)).unwrap();
+    }
+    assert!(read_pages(&image).is_err(), "no copy is intact");
+    for name in &NAMES[1..] {
+        fs::rename(bed.dir.0.join(name), bed.below().join(name)).unwrap();
+    }
+    assert!(read_pages(&image).unwrap() == bed.model);
+}
+
 #[test]
 fn an_image_that_is_below_only_is_read_and_nothing_builds_on_it() {
     let bed = Bed::new();
