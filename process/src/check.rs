@@ -16,6 +16,7 @@ use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::written_files::Saving;
 use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
+use crate::error::CutError;
 use crate::inject::area;
 use crate::job::membership::Descendants;
 use crate::job::orphans::Orphans;
@@ -225,7 +226,7 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     if !options.only_protected {
         found.extend(attached(&open));
     }
-    found.extend(strangers.into_iter().chain(hidden(options)).map(|pid| (pid, refuse::stranger(pid))));
+    found.extend(strangers.into_iter().chain(hidden(options)?).map(|pid| (pid, refuse::stranger(pid))));
     Ok(found)
 }
 
@@ -292,30 +293,31 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
 }
 
 /// Orphans that may be of the job and that its user may not look into. A process is like that for a moment, too,
-/// between a change of its ids and its execve(2) (`setpriv`, `su`): a young one is looked at again.
-fn hidden(options: &CheckOptions) -> Vec<i32> {
+/// between a change of its ids and its execve(2) (`setpriv`, `su`): a young one is looked at again. So is all where
+/// processes come and go.
+fn hidden(options: &CheckOptions) -> io::Result<Vec<i32>> {
     /// How long that moment may be, without what it waits for a processor.
     const MOMENT: Duration = Duration::from_millis(300);
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         let found = hidden_now(options);
         let is_young = |pid: &i32| process_age::of(*pid).is_none_or(|age| age < MOMENT);
-        if !found.iter().any(is_young) || Instant::now() >= end {
-            return found;
+        let is_sure = found.as_ref().is_ok_and(|found| !found.iter().any(is_young));
+        if is_sure || Instant::now() >= end {
+            return found.map_err(io::Error::other);
         }
         sleep(Duration::from_millis(20));
     }
 }
 
 /// The same, all that are like that now.
-fn hidden_now(options: &CheckOptions) -> Vec<i32> {
+fn hidden_now(options: &CheckOptions) -> Result<Vec<i32>, CutError> {
     if options.area.is_none() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let others = options.others.iter().map(|(pid, _)| *pid);
     let all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();
-    let orphans = Orphans::look(&all, (&options.socket, &[]), &Descendants::default());
-    orphans.map(|orphans| orphans.hidden()).unwrap_or_default()
+    Orphans::look(&all, (&options.socket, &[]), &Descendants::default())?.hidden()
 }
 
 /// All threads with their status; those that end meanwhile are left out.

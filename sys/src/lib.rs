@@ -31,6 +31,7 @@ pub mod poll;
 pub mod probe;
 pub mod proc_events;
 pub mod procfs;
+pub mod procmap;
 pub mod procmem;
 pub mod proctext;
 pub mod ptrace;

@@ -1,15 +1,16 @@
 //! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop, but for
 //! [`SharedFiles`]; cached.
 //!
-//! No file of the program is opened: it might notice ([`super::open_file`]). A build-id is read where the program has
-//! mapped the head of the file, which nobody changes there.
+//! No file of the program is opened: it might notice ([`super::open_file`]). A build-id is that of the file whose head
+//! the program has mapped. It runs meanwhile, and may map another one there (dlclose, dlopen): the kernel tells both
+//! at one moment, or what is mapped is compared before and after the reading.
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{FileIdentity, Inode, Ownership};
 use holdfast_image::refusal::Refusal;
-use holdfast_sys::procfs::Mapping;
-use holdfast_sys::procmem;
+use holdfast_sys::procfs::{self, Mapping};
+use holdfast_sys::{procmap, procmem};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -36,28 +37,44 @@ impl Identities {
         (pid, all): (i32, impl Iterator<Item = &'a Mapping>),
     ) -> Option<FileIdentity> {
         let identity = at_once(path, inode)?;
-        let head = || head_in_memory(path, inode, pid, all);
         let key = (identity.path.clone(), identity.size, identity.mtime_ns);
-        let build_id = self.known.entry(key).or_insert_with(|| parse_build_id(&head()?)).clone();
+        let build_id = match self.known.get(&key) {
+            Some(known) => known.clone(),
+            // Not known for good: the mapping has gone, and another process may have one.
+            None => mapped_build_id(path, inode, pid, all).and_then(|found| {
+                self.known.insert(key, found.clone());
+                found
+            }),
+        };
         Some(FileIdentity { build_id, ..identity })
     }
 }
 
-/// The beginning of a file, where a process has mapped it privately.
-fn head_in_memory<'a>(
+/// The build-id of a file, if any, where a process has mapped its beginning privately; `None`: it has no such mapping
+/// now.
+fn mapped_build_id<'a>(
     path: &Path,
     inode: Option<u64>,
     pid: i32,
     mut all: impl Iterator<Item = &'a Mapping>,
-) -> Option<Vec<u8>> {
+) -> Option<Option<Blob>> {
     let found = all.find(|one| {
         let is_it = inode.is_none_or(|inode| inode == one.inode) && maps::path_of(&one.name) == path;
         !one.shared && one.offset == 0 && is_it
     })?;
+    let now = || {
+        let look = |tid| procmap::at(tid, found.start).ok().flatten();
+        let it = procfs::by_any_thread(pid, look).ok()?;
+        let is_it = (it.start, it.offset) == (found.start, 0);
+        (is_it && (it.device, it.inode) == (found.device, found.inode)).then_some(it)
+    };
+    if let Some(id) = now()?.build_id {
+        return Some(Some(Blob(id)));
+    }
     let len = (found.end - found.start).min(HEAD_LEN);
     let mut head = vec![0; usize::try_from(len).ok()?];
     procmem::read(pid, found.start, &mut head).ok()?;
-    Some(head)
+    now().map(|_| parse_build_id(&head))
 }
 
 /// The same without a build-id.
@@ -179,8 +196,11 @@ pub fn parse_build_id(head: &[u8]) -> Option<Blob> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_build_id_is_found_and_nonsense_is_survived() {
@@ -193,5 +213,36 @@ mod tests {
             let _ = parse_build_id(&broken);
             let _ = parse_build_id(&head[..at]);
         }
+    }
+
+    /// Two files in turn at one address, as dlclose and dlopen do it: neither gets the build-id of the other.
+    #[test]
+    fn a_build_id_is_of_the_file_that_is_mapped_and_not_of_the_next_one() {
+        const PROGRAM: &str = "import ctypes, os\n\
+            mmap = ctypes.CDLL(None).mmap\n\
+            mmap.restype, mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p] + [ctypes.c_long] * 5\n\
+            files = [os.open(name, os.O_RDONLY) for name in ('/bin/sh', '/bin/ls')]\n\
+            at = mmap(None, 65536, 1, 2, files[0], 0)\n\
+            print(at, flush=True)\n\
+            while os.getppid() != 1:\n  for f in files: mmap(at, 65536, 1, 18, f, 0)\n";
+        let mut python = Command::new("/usr/bin/python3");
+        let mut child = python.args(["-c", PROGRAM]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (at, pid): (u64, i32) = (line.trim().parse().unwrap(), child.id().cast_signed());
+        let mut seen = 0;
+        for _ in 0..2000 {
+            let all = procfs::maps(pid, pid).unwrap();
+            let Some(it) = all.iter().find(|one| one.start == at) else { continue };
+            let path = maps::path_of(&it.name);
+            let found = Identities::default().of(path, Some(it.inode), (pid, all.iter())).unwrap();
+            if found.build_id.is_some() {
+                assert_eq!(found.build_id, build_id(path), "{}", path.display());
+                seen += 1;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(seen > 0);
     }
 }

@@ -240,13 +240,16 @@ impl Orphans {
     }
 
     /// The orphans that may be of the job and that its user may not look into. While it runs on.
-    pub fn hidden(&self) -> Vec<i32> {
+    ///
+    /// # Errors
+    /// [`CutError::Busy`]: children come and go so that none is known to be left out; of /proc.
+    pub fn hidden(&self) -> Result<Vec<i32>, CutError> {
         let is_hidden = |pid: &i32| {
             let forbidden = || environment::of(*pid).is_err_and(|error| is_forbidden(&error));
             matches!(self.may_be_ours(*pid), Ok(true)) && forbidden() && self.whose(*pid) == Whose::Ours
         };
-        let all = self.children().unwrap_or_default();
-        all.into_iter().filter(|pid| !self.pids.contains(pid)).filter(is_hidden).collect()
+        let all = self.children().or_else(|_| self.children_by_scan(LOOKED_AT))?;
+        Ok(all.into_iter().filter(|pid| !self.pids.contains(pid)).filter(is_hidden).collect())
     }
 
     fn whose(&self, pid: i32) -> Whose {

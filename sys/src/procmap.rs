@@ -1,0 +1,122 @@
+//! What a process has mapped at an address now, by the PROCMAP_QUERY request (Linux 6.11 on, include/uapi/linux/fs.h),
+//! which answers at one moment: no mapping comes or goes between its parts, the build-id of the file among them.
+//!
+//! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps, without a build-id.
+//! Fails by: the kernel's error; `None`: nothing is mapped there.
+//!
+//! # Safety
+//! The request reads and writes struct procmap_query, and writes at most the given bytes of the build-id; both lie on
+//! this file's stack.
+#![allow(unsafe_code)]
+
+use crate::procfs;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// struct procmap_query.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    major: u32,
+    minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// _IOWR('f', 17, struct procmap_query).
+const PROCMAP_QUERY: libc::c_ulong =
+    3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 17;
+/// BUILD_ID_SIZE_MAX (include/linux/buildid.h).
+const BUILD_ID_MAX: usize = 20;
+
+/// A mapping of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// First byte.
+    pub start: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Device: major << 32 | minor.
+    pub device: u64,
+    /// Inode; 0: no file.
+    pub inode: u64,
+    /// Where the kernel tells: it has the head of the file in memory, and there is one.
+    pub build_id: Option<Vec<u8>>,
+}
+
+/// What thread `tid`'s process has at an address.
+///
+/// # Errors
+/// Of open(2) and of the request; ENOENT (nothing there) is none.
+pub fn at(tid: i32, address: u64) -> io::Result<Option<Found>> {
+    let maps = File::open(format!("/proc/{tid}/maps"))?;
+    let mut build_id = [0_u8; BUILD_ID_MAX];
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        address,
+        build_id_size: BUILD_ID_MAX as u32,
+        build_id: build_id.as_mut_ptr() as u64,
+        ..Query::default()
+    };
+    // SAFETY: `query` is a complete procmap_query; the build-id that it points to has the length that it says.
+    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    match crate::check(i64::from(answer)) {
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return by_text(tid, address),
+        Err(error) => return Err(error),
+    }
+    let len = usize::try_from(query.build_id_size).unwrap_or(0).min(BUILD_ID_MAX);
+    Ok(Some(Found {
+        start: query.start,
+        offset: query.offset,
+        device: u64::from(query.major) << 32 | u64::from(query.minor),
+        inode: query.inode,
+        build_id: (len != 0).then(|| build_id[..len].to_vec()),
+    }))
+}
+
+fn by_text(tid: i32, address: u64) -> io::Result<Option<Found>> {
+    let all = procfs::maps(tid, tid)?;
+    let found = all.into_iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
+    Ok(found.map(|mapping| Found {
+        start: mapping.start,
+        offset: mapping.offset,
+        device: mapping.device,
+        inode: mapping.inode,
+        build_id: None,
+    }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_tell_the_same() {
+        let own = std::process::id().cast_signed();
+        let all = procfs::maps(own, own).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let is_head = |name: &[u8]| name == program.as_os_str().as_encoded_bytes();
+        let head = all.iter().find(|mapping| is_head(&mapping.name) && mapping.offset == 0).unwrap();
+        let (found, text) =
+            (at(own, head.start).unwrap().unwrap(), by_text(own, head.start).unwrap().unwrap());
+        assert_eq!(Found { build_id: None, ..found.clone() }, text);
+        assert!(found.build_id.is_none_or(|id| id.len() == 20), "GNU build-ids are SHA-1");
+        assert_eq!(at(own, 0).unwrap(), None);
+        assert_eq!(by_text(own, 0).unwrap(), None);
+    }
+}
