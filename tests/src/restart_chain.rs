@@ -102,9 +102,9 @@ pub fn few() -> u32 {
     if crate::full() { 3 } else { 2 }
 }
 
-/// How many turns a program takes that takes so many in the long form: half of them in the short form.
+/// How many turns a program takes that takes so many in the long form: a quarter of them in the short form.
 pub fn turns(long: u32) -> String {
-    (if full() { long } else { long / 2 }).to_string()
+    (if full() { long } else { long / 4 }).to_string()
 }
 
 /// Whose turn a program is in the short form: the last letter of its name tells.

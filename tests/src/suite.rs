@@ -47,7 +47,7 @@ macro_rules! suite {
         $use! {
             "Processor and memory" {
                 stencil: "stencil" => "OpenMP threads that compute";
-                #[short] registers: "registers" "50" =>
+                #[short] registers: "registers" "25" =>
                     "Vector, mask and floating-point registers, rounding modes, in eight threads";
                 #[short] mainstack: "mainstack" => "64 MiB in use on the main stack; a raised stack limit";
                 #[short] mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";

@@ -1,14 +1,16 @@
 //! Real programs, as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random moments; output
 //! and files must be those of an undisturbed run, byte by byte. In the short form each is run as one of the two, and
-//! takes half as many turns.
+//! takes a quarter of the turns.
 
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;
+use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, chain, chain_in_turn, few, many, turn_of, turns};
 use holdfast_tests::sandbox::User;
 
 fn numpy_app() -> App {
-    App::real("python3 + numpy", &[PYTHON, "@arrays.py", "500", &turns(14)])
+    let (mib, turns) = if full() { ("500", "14") } else { ("200", "7") };
+    App::real("python3 + numpy", &[PYTHON, "@arrays.py", mib, turns])
 }
 
 fn asyncio_app() -> App {
@@ -21,8 +23,10 @@ fn java_app() -> App {
 
 fn sqlite_app() -> App {
     let line = ["/usr/bin/sqlite3", "-batch", "-init", "/dev/null", ":memory:"];
-    App::real("sqlite3", &line)
-        .reading("long.sql", &format!("cp {} long.sql", kit().app("long.sql").display()))
+    App::real("sqlite3", &line).reading(
+        "long.sql",
+        &format!("sed s/150000/{}/g {} > long.sql", turns(150_000), kit().app("long.sql").display()),
+    )
 }
 
 /// sqlite that writes its file in place: see the program.

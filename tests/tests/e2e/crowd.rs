@@ -94,7 +94,7 @@ fn live_again(bed: &Bed, image: u64, random: &mut Random) -> Result<()> {
 
 fn crowd(user: User) -> Result<()> {
     let (checkpoints, restarts) =
-        (number_of("HOLDFAST_CROWD_CHECKPOINTS", 1000, 20), number_of("HOLDFAST_CROWD_RESTARTS", 50, 4));
+        (number_of("HOLDFAST_CROWD_CHECKPOINTS", 1000, 12), number_of("HOLDFAST_CROWD_RESTARTS", 50, 2));
     let Some(bed) =
         Bed::lasting(user, Duration::from_secs(240 + 2 * checkpoints as u64 + 30 * restarts as u64))
     else {

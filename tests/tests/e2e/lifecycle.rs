@@ -286,7 +286,7 @@ fn triggers_by_interval_and_by_signal() {
     });
     // The program computes and does not sleep: a signal of its own may end a sleep, handled by whomever.
     each_user(|bed| {
-        let program = App::program("stencil", &["300", "60000", "1000"]);
+        let program = App::program("stencil", &["300", "30000", "1000"]);
         let mut front = bed.run_command("j", &["--signal", "USR1"], &program.words())?.spawn()?;
         let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
         for (n, target) in [front.id().cast_signed(), pid].into_iter().enumerate() {

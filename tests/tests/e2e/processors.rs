@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON, Results, reference};
-use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::restart_chain::{kill_program, turns};
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User};
 
 const JOB: &str = "j";
@@ -78,7 +78,7 @@ fn a_program_that_keeps_to_a_level_runs_on() {
 /// Integers only: other instructions may round otherwise.
 #[test]
 fn so_does_python() {
-    runs_on(&App::real("python3", &[PYTHON, "@loop.py"]), User::Ordinary);
+    runs_on(&App::real("python3", &[PYTHON, "@loop.py", &turns(170)]), User::Ordinary);
 }
 
 /// The C library says what it would choose by (ld.so(8)), and numpy what it has chosen.

@@ -221,8 +221,10 @@ fn cases() -> Vec<Case> {
         options,
         restart,
     };
+    // Eight threads that compute all the time.
+    let computing = [if full() { "50" } else { "15" }];
     vec![
-        case("registers", &["50"], &["--every", "1s"], None),
+        case("registers", &computing, &["--every", "1s"], None),
         case("pingpong", &[], &["--every", "1s", "--engine", "fork"], None),
         case("tree_pairs", &["stream"], &["--every", "1s", "--engine", "copy"], None),
         case("heap", &[], &["--every", "1s", "--engine", "slots"], None),
@@ -230,7 +232,7 @@ fn cases() -> Vec<Case> {
         case("pingpong", &[], &["--every", "1s"], Some(&["--lazy"])),
         case("tree_pairs", &["stream"], &["--every", "1s"], Some(&["--lazy"])),
         case("heap", &[], &["--every", "1s"], Some(&["--lazy"])),
-        case("registers", &["50"], &["--every", "1s", "--engine", "slots"], Some(&["--eager"])),
+        case("registers", &computing, &["--every", "1s", "--engine", "slots"], Some(&["--eager"])),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Real programs that are trees of processes, as root and as ordinary user: chained checkpoint, kill -9 of all of them,
 //! restart, three times at random moments; output and files must be those of an undisturbed run. In the short form each
-//! is run as one of the two, and the longest take half as many turns.
+//! is run as one of the two, and the longest take a quarter of the turns.
 //!
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
 
