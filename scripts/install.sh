@@ -49,6 +49,8 @@ put "$new/bash" 644 share/bash-completion/completions/holdfast
 put "$new/zsh" 644 share/zsh/site-functions/_holdfast
 put "$new/fish" 644 share/fish/vendor_completions.d/holdfast.fish
 
+put packaging/holdfast-restart.service 644 lib/systemd/user/holdfast-restart.service
+
 for text in LICENSE README.md CHANGELOG.md; do
     put "$text" 644 "share/doc/holdfast/$text"
 done

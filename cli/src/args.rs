@@ -6,8 +6,8 @@ use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Changes, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
-    parse_on, parse_rate, parse_signal, parse_size, parse_wait,
+    Allocator, Changes, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_any_signal,
+    parse_duration, parse_on, parse_rate, parse_signal, parse_size, parse_wait,
 };
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -85,6 +85,12 @@ Examples:
 
 `run` and `restart` of the job end with 75. If the checkpoint fails, the program runs on.")]
     Stop(StopArgs),
+    /// Send a signal to the program of a running job, without an image (`stop` takes one)
+    #[command(after_help = "\
+Examples:
+  holdfast kill sim
+  holdfast kill --signal KILL sim")]
+    Kill(KillArgs),
     /// Say what of a running program could not be checkpointed now, and why; the program runs on untouched
     #[command(after_help = "\
 Examples:
@@ -109,6 +115,7 @@ Examples:
   holdfast restart --fallback sim   (from the newest image that is not damaged)
   holdfast restart --map /scratch/17=/scratch/18 sim    (its files have moved)
   holdfast restart --name sim-b sim@3                   (a copy, as another job)
+  holdfast restart --all-lost       (after a reboot)
   holdfast restart --every 30m --keep 2 --on TERM=checkpoint-stop sim    (from now on)")]
     Restart(RestartArgs),
     /// Change how images of a job are made, from now on, also while it runs; without options: say how they are
@@ -222,6 +229,7 @@ Examples:
   holdfast prune sim --dry-run      (what the rules of the job's tiers do not keep, on all of them)
   holdfast prune sim --keep-last 2  (all but the newest two, in the store; the job may run)
   holdfast prune sim other --older-than 7d --keep-last 2
+  holdfast prune sim --keep-daily 7 --keep-last 2
   holdfast prune sim --saved        (what restarts have kept of your files)
   holdfast prune sim --every 10 --max 200G --tier dir=/pfs/me
   holdfast prune sim@3 sim@4 --all-tiers
@@ -230,6 +238,12 @@ Examples:
 What is going is printed first, with the space that it makes free. Of an image that others build on, what they need \
 stays.")]
     Prune(PruneArgs),
+    /// Delete jobs that do not run, with all their images in the store (`prune --all`)
+    #[command(after_help = "\
+Examples:
+  holdfast rm sim other
+  holdfast rm sim --dry-run         (what would go)")]
+    Rm(RmArgs),
     /// Write an image, with all that it needs, to one file
     #[command(after_help = "\
 Examples:
@@ -332,8 +346,8 @@ pub struct RunArgs {
     /// Take a checkpoint this often, for example 30s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub every: Option<Duration>,
-    /// Keep only the newest N images
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Keep only the newest N images of this run; 0: all
+    #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
     /// Copy images to this tier too, behind the program's back: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s],
     /// for example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first; ADDRESS local: rules of
@@ -461,6 +475,7 @@ impl Command {
             Command::Stop(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Prune(args) => args.json,
+            Command::Rm(args) => args.json,
             _ => false,
         }
     }
@@ -475,7 +490,7 @@ impl RunArgs {
     pub fn settings(&self) -> Settings {
         Settings {
             every_s: self.every.map(|time| time.as_secs()),
-            keep: self.keep.and_then(|n| usize::try_from(n).ok()),
+            keep: self.keep.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
             max_space: self.max_space,
             engine: self.engine,
             order: self.order,
@@ -527,8 +542,11 @@ pub struct CheckpointArgs {
 #[derive(Debug, Args)]
 pub struct RestartArgs {
     /// JOB (the newest image) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
-    pub image: ImageName,
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, required_unless_present = "all_lost", add = jobs())]
+    pub image: Option<ImageName>,
+    /// Every job whose end was not seen, each from its newest image: after a reboot. Waits for their ends
+    #[arg(long, exclusive = true)]
+    pub all_lost: bool,
     /// Memory is read from the image when it is touched, where that is possible: the program runs at once
     #[arg(long, conflicts_with = "eager")]
     pub lazy: bool,
@@ -616,6 +634,39 @@ impl StopArgs {
     }
 }
 
+/// `holdfast kill`.
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// Name of the job, or pid of its program
+    #[arg(value_name = "JOB|PID", add = jobs())]
+    pub job: String,
+    /// The signal
+    #[arg(short, long, value_name = "SIG", default_value = "TERM", value_parser = parse_any_signal)]
+    pub signal: i32,
+}
+
+/// `holdfast rm`.
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// Names of the jobs
+    #[arg(value_name = "JOB", required = true, add = jobs())]
+    pub jobs: Vec<String>,
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RmArgs {
+    /// It is a prune that leaves nothing in the store.
+    pub fn prune(&self) -> PruneArgs {
+        let images = self.jobs.iter().map(|job| ImageName { job: job.clone(), epoch: None }).collect();
+        PruneArgs { images, all: true, dry_run: self.dry_run, json: self.json, ..PruneArgs::default() }
+    }
+}
+
 /// `--stdio`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum StdioChoice {
@@ -671,18 +722,22 @@ pub struct VerifyArgs {
 }
 
 /// `holdfast prune`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct PruneArgs {
     /// JOBs, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
     /// on the store and all tiers
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true, add = jobs())]
     pub images: Vec<ImageName>,
-    /// Keep the newest N images
+    /// Keep the newest N images, at least one (--all deletes all)
     #[arg(long, visible_alias = "keep-last", value_name = "N", conflicts_with = "all")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub keep: Option<u64>,
     /// Only what is older than this goes, for example 7d; the newest image stays
     #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "all")]
     pub older_than: Option<Duration>,
+    /// Keep the newest image of each of the last N days that have one (UTC); may be given with --keep-last
+    #[arg(long, value_name = "N", conflicts_with = "all", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_daily: Option<u64>,
     /// Delete what restarts have kept of files (`saved/`): what they cut off, or found in the place of others. With
     /// --older-than what is older, with --all also what another restart of an image may need
     #[arg(long)]
@@ -718,7 +773,7 @@ impl PruneArgs {
     /// Whether rules for images are given.
     pub fn has_image_rules(&self) -> bool {
         let bounds = self.keep.is_some() || self.every.is_some() || self.max.is_some();
-        bounds || (self.older_than.is_some() && !self.saved)
+        bounds || self.keep_daily.is_some() || (self.older_than.is_some() && !self.saved)
     }
     /// Whether images or rules are given.
     pub fn asks(&self) -> bool {
@@ -885,7 +940,7 @@ mod tests {
             "holdfast run --enginee copy -- true",
             "holdfast run -z ls",
             "holdfast run",
-            "holdfast run --keep 0 -- ls",
+            "holdfast prune a --keep-last 0",
             "holdfast run --resume -- ls",
             "holdfast run --every never -- ls",
             "holdfast run --engine steam -- ls",

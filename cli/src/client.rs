@@ -3,6 +3,7 @@
 use crate::exit::{Exit, Failure};
 use crate::pidfile;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
+use holdfast_sys::procfs::{self, Existence};
 use holdfast_sys::{fd, poll, unix_socket};
 use holdfast_tiers::{Job, Store};
 use std::io;
@@ -146,12 +147,21 @@ fn not_running(job: &Job) -> Failure {
 pub fn find_job(store: &Store, name_or_pid: &str) -> Result<Job, Failure> {
     let named = crate::names::open_job(store, name_or_pid);
     let (Err(_), Ok(pid)) = (&named, name_or_pid.parse::<i32>()) else { return named };
-    job_of(store, &[pid])?.ok_or_else(|| {
-        Failure::new(
-            Exit::NotFound,
-            format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`"),
-        )
-    })
+    job_of(store, &[pid])?.ok_or_else(|| no_job_of(store, pid))
+}
+
+fn no_job_of(store: &Store, pid: i32) -> Failure {
+    let message = match procfs::existence(pid) {
+        Existence::Living => format!(
+            "process {pid} ({}) was not started by `holdfast run`; a running program cannot be taken over",
+            procfs::name(pid)
+        ),
+        Existence::Dying | Existence::Ended => format!(
+            "no job in {} is called {pid}, and there is no such process; see `holdfast list`",
+            store.root().display()
+        ),
+    };
+    Failure::new(Exit::NotFound, message)
 }
 
 /// The running job whose program is one of these processes.

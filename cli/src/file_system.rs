@@ -4,6 +4,7 @@
 //! restart leaves for the next one count only if nobody else can have written them.
 
 use holdfast_sys::{fd, unix_socket};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -73,12 +74,45 @@ pub fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.set_len(bytes.len() as u64)
 }
 
+/// What a folder and all that is in it takes of the disk, bytes, as du(1) counts it: blocks, and a file with several
+/// names once. What goes meanwhile counts for nothing.
+pub fn on_disk(folder: &Path) -> u64 {
+    /// Of st_blocks (stat(2)).
+    const BLOCK: u64 = 512;
+    let (mut sum, mut seen, mut left) = (0, BTreeSet::new(), vec![folder.to_owned()]);
+    while let Some(path) = left.pop() {
+        let Ok(about) = path.symlink_metadata() else { continue };
+        if about.nlink() > 1 && !about.is_dir() && !seen.insert((about.dev(), about.ino())) {
+            continue;
+        }
+        sum += about.blocks() * BLOCK;
+        if about.is_dir() {
+            left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
+    }
+    sum
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_takes_what_du_says() {
+        let folder = std::env::temp_dir().join(format!("on-disk-{}", std::process::id()));
+        fs::create_dir_all(folder.join("below")).unwrap();
+        fs::write(folder.join("below/a"), vec![7; 100_000]).unwrap();
+        fs::hard_link(folder.join("below/a"), folder.join("b")).unwrap();
+        File::create(folder.join("hole")).unwrap().set_len(1 << 30).unwrap();
+        let du = std::process::Command::new("du").arg("-sB1").arg(&folder).output().unwrap();
+        let du: u64 = String::from_utf8(du.stdout).unwrap().split('\t').next().unwrap().parse().unwrap();
+        assert_eq!(on_disk(&folder), du);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(on_disk(&folder), 0);
+    }
 
     #[test]
     fn only_a_file_of_our_own_is_opened() {

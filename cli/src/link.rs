@@ -5,10 +5,11 @@
 
 use crate::exit::{Exit, Failure, FailureKind};
 use holdfast_image::Epoch;
-use holdfast_sys::fd;
+use holdfast_sys::{fd, poll};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,8 +24,14 @@ pub enum Tell {
         /// Bytes to be copied, as far as is known by now.
         total: u64,
     },
-    /// Nothing is missing: the program runs from now on, whatever becomes of the agent.
-    Resuming,
+    /// Nothing is missing: the program runs as soon as the front has answered, or a moment later, whatever becomes of
+    /// the agent.
+    Resuming {
+        /// What the user should know before it does.
+        notes: Vec<String>,
+    },
+    /// From the front: that was said.
+    Said,
     /// The program runs again.
     Restarted {
         /// Ids, restarts and times, one line.
@@ -92,6 +99,11 @@ impl Link {
         if let Ok(text) = serde_json::to_vec(message) {
             let _ = fd::send(self.0.as_fd(), &text, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
         }
+    }
+    /// Waits until the other end has said something, or has ended; no longer than that.
+    pub fn wait(&self, most: Duration) {
+        // A signal only makes it shorter.
+        let _ = poll::readable(&[self.0.as_fd()], Some(most));
     }
     /// The next message; `None`: nothing there yet.
     ///

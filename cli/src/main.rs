@@ -38,6 +38,7 @@ mod report;
 mod same_run;
 mod saved;
 mod settings;
+mod table;
 mod tiers;
 
 use args::{Cli, Command};
@@ -107,9 +108,12 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
     let root = cli.store.as_deref();
     match &cli.command {
         Command::Run(args) => return commands::run::run(args, root).map(Some),
+        Command::Restart(args) if args.all_lost => commands::restart_lost::run(root),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
         Command::Set(args) => commands::set::run(args, root),
+        Command::Kill(args) => commands::kill::run(args, root),
+        Command::Rm(args) => commands::prune::run(&args.prune(), root),
         Command::Stop(args) => commands::checkpoint::run(&args.checkpoint(), root),
         Command::Logs { job, follow } => commands::logs::run(job, *follow, root),
         Command::Check { program, json } => commands::check::run(program, *json, root),

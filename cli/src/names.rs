@@ -47,10 +47,28 @@ pub fn open_store(root: Option<&Path>) -> Result<Store, Failure> {
 /// # Errors
 /// No such job.
 pub fn open_job(store: &Store, name: &str) -> Result<Job, Failure> {
-    let job = store.job(name)?;
+    let job = store.job(name).map_err(|error| like_another(store, error))?;
     // Whatever is done with it: a killed agent cannot remove it.
     job.remove_dead_socket();
     Ok(job)
+}
+
+/// A job that is not there, with the name that may have been meant.
+fn like_another(store: &Store, error: StoreError) -> Failure {
+    let StoreError::NotAJob { name, .. } = &error else { return error.into() };
+    let all = store.jobs().unwrap_or_default();
+    let Some(near) = nearest(name, &all) else { return error.into() };
+    let message = format!("no job {name:?} in {}; did you mean {near:?}?", store.root().display());
+    Failure::new(Exit::NotFound, message)
+}
+
+/// The one of these names that is most like a mistyped one, if any is.
+fn nearest<'a>(name: &str, all: &'a [String]) -> Option<&'a String> {
+    /// As clap has it for commands and options.
+    const LIKE: f64 = 0.7;
+    let scored = all.iter().map(|one| (strsim::jaro_winkler(name, one), one));
+    let best = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    (best.0 > LIKE).then_some(best.1)
 }
 
 /// The image that was named, or the newest good one.
@@ -155,19 +173,30 @@ pub fn claim_job<T>(
             let message = format!("{name:?} is not a job name: it looks like an option; give another one");
             return Err(Failure::new(Exit::Usage, message));
         }
-        let job = store.create_job(name)?;
+        let job = store.create_job(name).map_err(|error| if_full(name, error.into()))?;
         return reachable(&job).and_then(|()| claim(&job));
     }
     let taken = store.jobs()?;
     let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
     for name in candidates(title, &taken).take(20) {
-        let job = store.create_job(&name)?;
+        let job = store.create_job(&name).map_err(|error| if_full(&name, error.into()))?;
         match reachable(&job).and_then(|()| claim(&job)) {
             Err(failure) if failure.exit == Exit::Refused => last = failure,
             result => return result,
         }
     }
     Err(last)
+}
+
+/// Why a job cannot be made, in its user's words.
+pub fn if_full(job: &str, failure: Failure) -> Failure {
+    match failure.exit {
+        Exit::CannotCreate => {
+            let message = format!("the store is full: cannot create job {job} ({failure})");
+            Failure { message, ..failure }
+        }
+        _ => failure,
+    }
 }
 
 /// Whether the program's processes can register: libholdfast keeps the path of the socket in a buffer.
@@ -210,6 +239,15 @@ mod tests {
         assert_eq!(candidates("-rf", &[]).next().unwrap(), "job-rf-1");
         assert_eq!(candidates("", &[]).next().unwrap(), "job-1");
         assert!(candidates(&"x".repeat(300), &[]).next().unwrap().len() < 100);
+    }
+
+    #[test]
+    fn a_mistyped_name_is_like_another() {
+        let all = ["count".to_owned(), "sim".to_owned()];
+        assert_eq!(nearest("cuont", &all), Some(&all[0]));
+        assert_eq!(nearest("Sim", &all), Some(&all[1]));
+        assert_eq!(nearest("x", &all), None);
+        assert_eq!(nearest("count", &[]), None);
     }
 
     #[test]

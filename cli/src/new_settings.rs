@@ -6,6 +6,7 @@
 
 use crate::settings::{Changes, Settings, parse_on, parse_rate, parse_signal, parse_wait, signal_name};
 use holdfast_image::control::Wanted;
+use holdfast_image::size::Size;
 use std::time::Duration;
 
 /// What unsets an option.
@@ -108,7 +109,7 @@ impl NewSettings {
             every: wanted.every_s.map(Duration::from_secs),
             keep: wanted.keep,
             rate: match wanted.rate {
-                Some(rate) if rate > 0 => Some(parse_rate(&rate.to_string())?),
+                Some(rate) if rate > 0 => Some(parse_rate(&Size(rate).to_string())?),
                 other => other,
             },
             signal: signal(wanted.signal)?,

@@ -50,7 +50,9 @@ fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(Failure::new(Exit::NotExecutable, format!("{shown}: {error}")))
             }
-            Err(error) => Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}"))),
+            Err(error) => {
+                Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}{}", quoted_as_one(&shown))))
+            }
             Ok(_) if is_executable_file(&path) => Ok(path),
             Ok(found) if found.is_dir() => {
                 Err(Failure::new(Exit::NotExecutable, format!("{shown} is a folder, no program")))
@@ -68,7 +70,18 @@ fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
         .map(|folder| if folder.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(folder)) })
         .map(|folder| folder.join(program))
         .find(|path| is_executable_file(path))
-        .ok_or_else(|| Failure::new(Exit::NoProgram, format!("{shown}: no such program in PATH")))
+        .ok_or_else(|| {
+            let hint = quoted_as_one(&shown);
+            Failure::new(Exit::NoProgram, format!("{shown}: no such program in PATH{hint}"))
+        })
+}
+
+/// What to do about a command line that came as one word.
+fn quoted_as_one(program: &str) -> &'static str {
+    match program.contains(' ') {
+        true => "; quote the program and its arguments separately, or use sh -c '...'",
+        false => "",
+    }
 }
 
 fn refused(path: &Path, why: &str) -> Failure {

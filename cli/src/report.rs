@@ -62,7 +62,20 @@ fn is_said(volume: Volume) -> bool {
 /// Prints a line on standard error, whatever the volume: something has failed, or needs the user. A failure of that
 /// cannot be told.
 pub fn warn(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "holdfast: {text}");
+    say(&[text.to_owned()]);
+}
+
+/// Lines on standard error, as one write: what others write there at the same time comes before or behind.
+fn say(lines: &[String]) {
+    let text: String = lines.iter().map(|line| format!("holdfast: {line}\n")).collect();
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Notes that belong together.
+pub fn notes(lines: &[String]) {
+    if is_said(Volume::Usual) && !lines.is_empty() {
+        say(lines);
+    }
 }
 
 /// The same of what was done; not with `-q`.
@@ -247,40 +260,6 @@ pub fn table(head: &[&str], rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// The same, as wide as the terminal where standard output is one: columns whose heads are in `elastic` give way, the
-/// first of them first. What is piped or redirected is whole.
-pub fn fitted(head: &[&str], rows: &[Vec<String>], right: &[usize], elastic: &[&str]) -> String {
-    let columns = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-    match columns {
-        // Some terminals do not know.
-        None | Some(0) => table(head, rows, right),
-        Some(columns) => within(columns, head, rows, right, elastic),
-    }
-}
-
-/// A table of so many columns of letters at most.
-fn within(columns: usize, head: &[&str], rows: &[Vec<String>], right: &[usize], elastic: &[&str]) -> String {
-    /// No column becomes narrower: nobody would know what is in it.
-    const LEAST: usize = 8;
-    let mut rows = rows.to_vec();
-    for name in elastic {
-        let longest = table(head, &rows, right).lines().map(|line| line.chars().count()).max().unwrap_or(0);
-        let Some(column) = head.iter().position(|head| head == name) else { continue };
-        let width = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let room = width.unwrap_or(0).saturating_sub(longest.saturating_sub(columns)).max(LEAST);
-        rows.iter_mut().filter_map(|row| row.get_mut(column)).for_each(|cell| *cell = shortened(cell, room));
-    }
-    table(head, &rows, right).lines().map(|line| shortened(line, columns) + "\n").collect()
-}
-
-/// A text that has so many letters at most.
-fn shortened(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-        false => text.to_owned(),
-    }
-}
-
 /// A progress bar in bytes on standard error; invisible where that is not a terminal.
 pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
     let is_shown = io::stderr().is_terminal() && is_said(Volume::Usual);
@@ -400,21 +379,5 @@ mod tests {
     fn columns_are_aligned() {
         let rows = vec![vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "5".to_owned()]];
         assert_eq!(table(&["NAME", "N"], &rows, &[1]), "NAME   N\na     10\nlong   5\n");
-    }
-
-    #[test]
-    fn a_table_is_as_wide_as_the_terminal() {
-        let row = |words: [&str; 3]| words.map(str::to_owned).to_vec();
-        let rows = [row(["sim", "7", "./sim --input a long name of a file"]), row(["b", "12", "b"])];
-        let (head, elastic) = (["JOB", "PID", "COMMAND"], ["COMMAND", "JOB"]);
-        let at = |columns| within(columns, &head, &rows, &[1], &elastic);
-        assert_eq!(at(80), table(&head, &rows, &[1]));
-        assert_eq!(at(24), "JOB  PID  COMMAND\nsim    7  ./sim --input…\nb     12  b\n");
-        // The heads are whole as long as they can be.
-        assert_eq!(at(18), "JOB  PID  COMMAND\nsim    7  ./sim -…\nb     12  b\n");
-        assert_eq!(at(11), "JOB  PID  …\nsim    7  …\nb     12  b\n");
-        for columns in 1..60 {
-            assert!(at(columns).lines().all(|line| line.chars().count() <= columns), "{}", at(columns));
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! Invariants: plain data; a file that does not parse is an error that names it, never a default.
 
 use crate::exit::{Exit, Failure};
+use crate::same_run::Earlier;
 use clap::ValueEnum;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
@@ -357,6 +358,9 @@ pub struct Recipe {
     /// It has the name that it was given for want of one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unnamed: bool,
+    /// What there was when this run began.
+    #[serde(default, skip_serializing_if = "Earlier::is_none")]
+    pub earlier: Earlier,
 }
 
 impl Recipe {
@@ -429,6 +433,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a rate; write bytes per second, for example 55M or 1G");
     match size::parse(text) {
+        Some(_) if size::lacks_unit(text) => Err(without_unit(text)),
         Some(rate) if rate >= PAGE_SIZE => Ok(rate),
         Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
         None => Err(wrong()),
@@ -437,7 +442,14 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 
 /// Reads a number of bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
+    if size::lacks_unit(text) {
+        return Err(without_unit(text));
+    }
     size::parse(text).ok_or_else(|| format!("{text:?} is not a size; write bytes, for example 64M or 2G"))
+}
+
+fn without_unit(text: &str) -> String {
+    format!("{text} has no unit, and is hardly meant as bytes; write {text}M or {text}G (or {text}K)")
 }
 
 const SIGNALS: &[(&str, i32)] = &[
@@ -474,6 +486,21 @@ pub fn parse_signal(text: &str) -> Result<i32, String> {
                 names.join(", ")
             )
         })
+}
+
+/// Parses any signal that may be sent: `KILL`, `SIGKILL` or a number.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_any_signal(text: &str) -> Result<i32, String> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let number = name.parse::<i32>().ok().filter(|number| (1..=64).contains(number));
+    let known = SIGNALS.iter().chain(OTHER_SIGNALS).find(|(known, _)| *known == name);
+    known
+        .map(|&(_, value)| value)
+        .or(number)
+        .ok_or_else(|| format!("{text:?} is not a signal; write TERM, KILL or a number"))
 }
 
 /// Parses `TERM=checkpoint-stop`.
@@ -556,8 +583,10 @@ mod tests {
     fn rates() {
         assert_eq!(parse_rate("55M").unwrap(), 55 << 20);
         assert_eq!(parse_rate("1g").unwrap(), 1 << 30);
-        assert_eq!(parse_rate("4096").unwrap(), 4096);
-        for text in ["", "M", "-1M", "1.5M", "55MB", "4095", "0", "99999999999G"] {
+        assert_eq!(parse_rate("4K").unwrap(), 4096);
+        assert_eq!(parse_rate("1048576").unwrap(), 1 << 20);
+        assert!(parse_rate("55").unwrap_err().contains("55M"));
+        for text in ["", "M", "-1M", "1.5M", "55MB", "4096", "3K", "0", "99999999999G"] {
             assert!(parse_rate(text).is_err(), "{text}");
         }
     }

@@ -58,6 +58,9 @@ pub struct FileTable {
     /// Of a process that leads its session: which of [`FileTable::ptys`] is its controlling terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controlling: Option<u32>,
+    /// The process group is in the foreground of its controlling terminal, whoever's that is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_foreground: bool,
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -14,6 +14,14 @@ pub fn parse(text: &str) -> Option<u64> {
     number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(1 << shift)
 }
 
+/// A number that a user gave without a unit, and most likely forgot it.
+pub fn lacks_unit(text: &str) -> bool {
+    /// Nothing that is asked for is smaller than that.
+    const LEAST: u64 = 1 << 20;
+    text.bytes().all(|byte| byte.is_ascii_digit())
+        && parse(text).is_some_and(|bytes| 0 < bytes && bytes < LEAST)
+}
+
 /// A number of bytes in the words that [`parse`] reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size(pub u64);
@@ -44,6 +52,8 @@ mod tests {
         {
             assert_eq!(parse(text), None, "{text:?}");
         }
+        assert!(lacks_unit("20") && lacks_unit("1048575"));
+        assert!(!lacks_unit("0") && !lacks_unit("20K") && !lacks_unit("1048576") && !lacks_unit("x"));
         for bytes in [0, 1, 1000, 1 << 10, 3 << 20, 200 << 30, 7 << 40, u64::MAX] {
             assert_eq!(parse(&Size(bytes).to_string()), Some(bytes));
         }

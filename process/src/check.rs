@@ -114,7 +114,7 @@ pub enum CheckError {
     },
     /// The system forbids it.
     #[error(
-        "process {pid} ({comm}) may not be looked into: {error}; it is protected from its own user, or this system \
+        "process {pid} ({comm}) cannot be inspected: {error}; it is protected from its own user, or this system \
          forbids it: see `holdfast doctor`"
     )]
     Closed {

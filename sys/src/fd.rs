@@ -248,6 +248,25 @@ pub fn is_noexec(path: &std::path::Path) -> io::Result<bool> {
     Ok(nix::sys::statvfs::statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC))
 }
 
+/// How much a file system has, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskRoom {
+    /// For who is not root.
+    pub free: u64,
+    /// In all.
+    pub all: u64,
+}
+
+/// The room on the file system that holds `path`.
+///
+/// # Errors
+/// As statvfs.
+pub fn disk_room(path: &std::path::Path) -> io::Result<DiskRoom> {
+    let about = nix::sys::statvfs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(about.fragment_size());
+    Ok(DiskRoom { free: bytes(about.blocks_available()), all: bytes(about.blocks()) })
+}
+
 /// Whether something may be made in a folder, by the effective ids.
 pub fn may_make_in(folder: &std::path::Path) -> bool {
     let wanted = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;

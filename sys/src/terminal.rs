@@ -9,7 +9,7 @@
 use crate::check;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Bytes of struct termios2.
 pub const TERMIOS_LEN: usize = 44;
@@ -184,6 +184,15 @@ pub fn foreground(fd: BorrowedFd<'_>) -> io::Result<i32> {
     get_int(fd, TIOCGPGRP)
 }
 
+/// Whether the caller has a controlling terminal; and it, if the caller's process group is in its foreground. To be
+/// asked outside of a new pid namespace, in which other groups have no numbers.
+pub fn held() -> (bool, Option<OwnedFd>) {
+    let flags = (libc::O_RDWR | libc::O_NOCTTY).cast_unsigned();
+    let Ok(terminal) = crate::objects::open(c"/dev/tty", flags, 0) else { return (false, None) };
+    let own = foreground(terminal.as_fd()).is_ok_and(|group| group == crate::attributes::own_process_group());
+    (true, own.then_some(terminal))
+}
+
 /// Sets it; for members of the terminal's session.
 ///
 /// # Errors
@@ -286,7 +295,6 @@ pub fn begin_line(master: BorrowedFd<'_>, slave: BorrowedFd<'_>, line: &[u8]) ->
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_pair_is_known_by_one_number_from_both_ends() {

@@ -37,9 +37,8 @@ pub enum StoreError {
     },
     /// No space, quota or file size left.
     #[error(
-        "{path}: no space left (or a quota or `ulimit -f` is reached), up to {needed} bytes more are needed; \
-         free space or use another --store (the unfinished image was removed, earlier images are intact)",
-        path = path.display()
+        "{path}: no space left (or a quota or `ulimit -f` is reached){}; free space or use another --store",
+        missing(*needed), path = path.display()
     )]
     Full {
         /// The file that could not grow.
@@ -48,11 +47,13 @@ pub enum StoreError {
         needed: u64,
     },
     /// The store has no such job.
-    #[error("{path}: no such job; `holdfast list` shows the jobs of the store, --store names another store",
-        path = path.display())]
+    #[error("no job {name:?} in {store}; `holdfast list` shows its jobs, --store names another store",
+        store = store.display())]
     NotAJob {
-        /// Where its folder would be.
-        path: PathBuf,
+        /// The name.
+        name: String,
+        /// Folder of the store.
+        store: PathBuf,
     },
     /// The job has no such image.
     #[error("{path}: the job has no image {epoch}; `holdfast list` shows its images", path = path.display())]
@@ -178,6 +179,10 @@ pub enum StoreError {
         /// The rule.
         what: String,
     },
+}
+
+fn missing(bytes: u64) -> String {
+    if bytes > 0 { format!(", {bytes} bytes are missing at most") } else { String::new() }
 }
 
 fn agent(pid: i32) -> String {

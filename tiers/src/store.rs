@@ -94,7 +94,7 @@ impl Store {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(StoreError::io("look at", &dir)(error));
             }
-            _ => return Err(StoreError::NotAJob { path: dir }),
+            _ => return Err(StoreError::NotAJob { name: name.to_owned(), store: self.root.clone() }),
         }
         files::check_folder(&dir)?;
         Job::new(name, dir)

@@ -7,6 +7,7 @@
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
+use crate::same_run::Earlier;
 use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
 use crate::{config, log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;
@@ -34,7 +35,9 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), "attached", |job| {
         let lock = job_lock::take(job)?;
+        let earlier = Earlier::of(job, &Recipe::read(job).unwrap_or_default())?;
         let recipe = Recipe {
+            earlier,
             created_ns: clock::realtime_ns(),
             settings: settings.clone(),
             id: tiers::id_for(&settings, String::new())?,
@@ -54,7 +57,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
     };
     let keep = match variable("HOLDFAST_KEEP") {
         Some(text) => match text.parse::<usize>() {
-            Ok(number) if number > 0 => Some(number),
+            Ok(number) => Some(number).filter(|&number| number > 0),
             _ => return Err(wrong("HOLDFAST_KEEP", format!("{text:?} is not a number of images"))),
         },
         None => None,
@@ -122,6 +125,7 @@ mod tests {
         assert_eq!(read.cow.to_string(), "none");
         assert_eq!(with(&[("HOLDFAST_ORDER", "random")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(with(&[("HOLDFAST_EVERY", "soon")]).unwrap_err().exit, Exit::Usage);
-        assert_eq!(with(&[("HOLDFAST_KEEP", "0")]).unwrap_err().exit, Exit::Usage);
+        assert_eq!(with(&[("HOLDFAST_KEEP", "few")]).unwrap_err().exit, Exit::Usage);
+        assert_eq!(with(&[("HOLDFAST_KEEP", "0")]).unwrap().keep, None, "all");
     }
 }

@@ -8,11 +8,13 @@ use super::cuda::Cuda;
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
 use crate::new_settings::NewSettings;
+use crate::same_run::Earlier;
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_process::{Contents, MappedFiles, Namespaces};
 use holdfast_tiers::layer::Bounded;
+use holdfast_tiers::policy::Pinned;
 use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::Mutex;
@@ -33,6 +35,8 @@ pub struct JobContext {
     pub command: Vec<Name>,
     /// The run: its images have that.
     pub run_ns: u64,
+    /// What there was when the run began.
+    pub earlier: Earlier,
     /// See [`Recipe::unnamed`].
     pub unnamed: bool,
     /// What no other user knows of the job, and proves its processes: from the environment of the program, or, after a
@@ -99,6 +103,11 @@ impl JobContext {
     /// The front, if it still lives: it is our parent.
     pub fn front(&self) -> Option<i32> {
         self.front.filter(|front| i32::try_from(std::os::unix::process::parent_id()) == Ok(*front))
+    }
+
+    /// Images that stay while this run goes on.
+    pub fn pinned(&self) -> Pinned {
+        Pinned { restarted_from: self.restarted_from.map(|epoch| epoch.0), run_before: self.earlier.kept() }
     }
 
     /// What the restart has mapped of its image.

@@ -66,7 +66,9 @@ fn bounded(refusals: &[Refusal]) -> Vec<String> {
 impl From<StoreError> for CheckpointError {
     fn from(error: StoreError) -> CheckpointError {
         match exit::of_store(&error) {
-            Exit::CannotCreate => CheckpointError::Full(error.to_string()),
+            Exit::CannotCreate => CheckpointError::Full(format!(
+                "{error} (the unfinished image was removed, earlier images are intact)"
+            )),
             _ => CheckpointError::Failed(error.to_string()),
         }
     }

@@ -58,7 +58,7 @@ use holdfast_image::record::ProcessRecord;
 use holdfast_image::streams::{self, Use};
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_process::{ClosedFiles, Contents};
-use holdfast_sys::{attributes, fd, poll, signals, unix_socket};
+use holdfast_sys::{attributes, fd, signals, unix_socket};
 use holdfast_tiers::stack::TiersRecord;
 use holdfast_tiers::{Image, Job};
 use parking_lot::Mutex;
@@ -72,6 +72,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long an agent that was started by the library waits for the program to register.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a program that is about to run waits for the front to say what its user should know before.
+const SAYING: Duration = Duration::from_secs(1);
 
 /// Runs the agent until the job ends.
 ///
@@ -159,6 +162,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         cwd: recipe.cwd,
         command: recipe.command,
         run_ns: recipe.created_ns,
+        earlier: recipe.earlier,
         unnamed: recipe.unnamed,
         key: key_of_start(args),
         front: own_link.as_ref().and_then(|_| i32::try_from(std::os::unix::process::parent_id()).ok()),
@@ -201,31 +205,48 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     served
 }
 
-/// A job that nobody has named, and that has ended well without an image, leaves nothing.
+/// A job that nobody has named, and that has ended well without an image, leaves nothing. One that has ended well needs
+/// nothing of the run before.
 fn leave(context: &JobContext) {
-    /// The front has seen the end of the program as well, and writes that down.
-    const FRONT: Duration = Duration::from_secs(10);
-    if !context.unnamed || !context.lock.is_in_place() || pidfile::program(&context.job).is_some() {
+    if !context.lock.is_in_place() || pidfile::program(&context.job).is_some() {
         return;
     }
+    if context.earlier.kept().is_some() && has_ended_well(context) {
+        retention::apply_at_the_end(context);
+    }
+    if context.unnamed {
+        leave_nothing(context);
+    }
+}
+
+fn leave_nothing(context: &JobContext) {
     let below = TiersRecord::read(&context.job).lower().any(|tier| !tier.versions.is_empty());
     let has_image = context.job.images().map_or(true, |images| !images.is_empty());
     if has_image || below {
         return;
     }
-    if let Some(link) = &context.link {
-        let begun = Instant::now();
-        while begun.elapsed() < FRONT && link.next(false).is_ok() {
-            let _ = poll::readable(&[link.as_fd()], Some(FRONT.saturating_sub(begun.elapsed())));
-        }
-    }
-    if !LastRun::read(&context.job).is_some_and(|run| run.is_done() || context.attached) {
+    if !has_ended_well(context) {
         return;
     }
     let gone = context.job.discard_memory().and_then(|()| last_run::leave_nothing(&context.job));
     if let Err(error) = gone {
         tracing::info!("{} stays: {error}", context.job.dir().display());
     }
+}
+
+/// As the front has written down, which has seen the end of the program as well.
+fn has_ended_well(context: &JobContext) -> bool {
+    const FRONT: Duration = Duration::from_secs(10);
+    const LOOK: Duration = Duration::from_millis(20);
+    let is_told = || LastRun::read(&context.job).is_some_and(|run| run.ended.is_some());
+    if let Some(link) = &context.link {
+        let begun = Instant::now();
+        // It may wait for this agent, once it has written that down.
+        while begun.elapsed() < FRONT && !is_told() && link.next(false).is_ok() {
+            link.wait(LOOK);
+        }
+    }
+    LastRun::read(&context.job).is_some_and(|run| run.is_done() || context.attached)
 }
 
 /// Forgets a signal that was on its way to the program when it was stopped: it has had what it asked for, and would end
@@ -317,9 +338,15 @@ fn rebuild_program(
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
     // One that uses CUDA cannot go on before it has its device memory again.
     let runs_at_once = record.processes().all(|process| process.cuda.is_none());
-    let resuming = || {
+    let notes = |of_job: &[String]| {
+        let bound = saved::bound(&context.job, begun);
+        of_job.iter().cloned().chain(image.detours()).chain(bound).collect::<Vec<String>>()
+    };
+    let resuming = |of_job: &[String]| {
         if let Some(link) = link.as_ref().filter(|_| runs_at_once) {
-            link.tell(&Tell::Resuming);
+            link.tell(&Tell::Resuming { notes: notes(of_job) });
+            // What the user is told comes before what the program writes. Who does not read is not waited for.
+            link.wait(SAYING);
         }
     };
     let rebuilt = rebuild::rebuild_job(&record, &pages, seed, &options, &resuming)
@@ -329,7 +356,7 @@ fn rebuild_program(
     let pids: Vec<i32> = rebuilt.members.iter().map(|member| member.pid).collect();
     let listed: Vec<String> = pids.iter().map(i32::to_string).collect();
     let figures = format!(
-        "image {epoch}: restart number {} as process {}: {:?}",
+        "image {epoch}: restart number {} as process {}: {}",
         rebuilt.restarts,
         listed.join(", "),
         rebuilt.timings
@@ -360,8 +387,7 @@ fn rebuild_program(
     }
     if let Some(link) = link {
         let copied = (args.lazy && !last.is_lazy()).then(|| last.line());
-        let bound = saved::bound(&context.job, begun);
-        let notes = rebuilt.notes.into_iter().chain(image.detours()).chain(bound).collect();
+        let notes = if runs_at_once { Vec::new() } else { notes(&rebuilt.notes) };
         link.tell(&Tell::Restarted { figures, notes, copied });
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! `--max-space`: what a job's images may take of the store.
 //!
 //! The bound is a layer around the first tier. When an image that is being written does not fit, the oldest ones go,
-//! those that a lower tier waits for last, and with a warning; none, if all together would not be enough. Invariants:
+//! those that a lower tier waits for later, and last what an earlier run that did not come to its end has left, each
+//! with a warning; none, if all together would not be enough. Invariants:
 //! the newest good image and the one that the program was restarted from stay; when that is not enough the new image
 //! fails, its files vanish, and nothing else has happened.
 
@@ -13,7 +14,7 @@ use holdfast_image::Epoch;
 use holdfast_image::size::Size;
 use holdfast_tiers::hygiene;
 use holdfast_tiers::layer::Bounded;
-use holdfast_tiers::policy::Held;
+use holdfast_tiers::policy::{Held, Pinned};
 use holdfast_tiers::{Job, TierFolder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,9 +59,18 @@ fn make_room(context: &JobContext, missing: u64) -> bool {
     }
     let states = context.cascade.iter().flat_map(|cascade| cascade.states());
     let waiting: BTreeSet<u64> = states.flat_map(|state| state.waiting).collect();
-    let first =
-        may_go.iter().map(|held| held.number).min_by_key(|number| (waiting.contains(number), *number));
+    let earlier = Pinned { run_before: context.earlier.kept(), ..Pinned::default() };
+    let first = may_go
+        .iter()
+        .map(|held| held.number)
+        .min_by_key(|number| (earlier.has(*number), waiting.contains(number), *number));
     let Some(epoch) = first else { return false };
+    if earlier.has(epoch) {
+        context.warn(format!(
+            "warning: image {epoch}, of an earlier run that did not come to its end, is deleted: the next one would \
+             not fit into --max-space"
+        ));
+    }
     if waiting.contains(&epoch) {
         context.warn(format!(
             "warning: image {epoch} is deleted before its tiers have it: the next one would not fit into --max-space"

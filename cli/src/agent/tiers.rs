@@ -12,7 +12,7 @@ use holdfast_image::control::{CopyStatus, TierStatus};
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::{attributes, sched};
 use holdfast_tiers::codec::{Codec, Compression};
-use holdfast_tiers::policy::Retention;
+use holdfast_tiers::policy::{Pinned, Retention};
 use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierSpec, TierState};
 use holdfast_tiers::{Job, MemoryFirst};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn low_priority() {
     let _ = sched::set_io_priority(0, IO_LOW);
 }
 
-/// Starts the cascade of a job that has tiers. `pinned`: the image that the program was restarted from, which stays.
+/// Starts the cascade of a job that has tiers. `restarted_from`: an image that stays.
 /// `link` is told of the first failure of each.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ fn low_priority() {
 pub fn start(
     job: &Job,
     recipe: &Recipe,
-    pinned: Option<u64>,
+    restarted_from: Option<u64>,
     link: Option<Link>,
 ) -> Result<Option<Cascade>, Failure> {
     // What is in memory has to be in the store, too, before the host goes.
@@ -65,7 +65,7 @@ pub fn start(
         folder: tiers::folder(job.name(), &recipe.id),
         tiers: home.into_iter().chain(lower.iter().cloned()).collect(),
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
-        pinned,
+        pinned: Pinned { restarted_from, run_before: recipe.earlier.kept() },
         open: Arc::new(tiers::open),
         pack: recipe.settings.compress != Compression::By(Codec::Raw),
         on_thread: low_priority,

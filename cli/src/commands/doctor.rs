@@ -48,8 +48,9 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     } else {
         report::print(&text(&probe, &findings, works, inspected.as_ref()))?;
     }
+    let is_checkpointable = inspected.as_ref().is_none_or(inspect::Inspected::is_checkpointable);
     // It was said.
-    if works { Ok(()) } else { Err(Failure::new(Exit::Refused, "")) }
+    if works && is_checkpointable { Ok(()) } else { Err(Failure::new(Exit::Refused, "")) }
 }
 
 fn text(probe: &Probe, findings: &[Finding], works: bool, inspected: Option<&inspect::Inspected>) -> String {
@@ -231,7 +232,26 @@ fn installation(root: Option<&Path>) -> Vec<Finding> {
             },
             advice: "name a folder of yours with --store or HOLDFAST_STORE",
         },
+        space(store.as_ref().map_or(&place, |store| store.root())),
     ]
+}
+
+/// Whether a first image is likely to fit.
+fn space(folder: &Path) -> Finding {
+    /// Less is no room for the memory of most programs.
+    const LITTLE: u64 = 1 << 30;
+    let room = fd::disk_room(folder);
+    Finding {
+        what: "free space in the store",
+        good: room.as_ref().is_ok_and(|room| room.free >= LITTLE),
+        required: false,
+        value: match room {
+            Ok(room) => format!("{} of {}", report::size(room.free), report::size(room.all)),
+            Err(error) => error.to_string(),
+        },
+        advice: "images need as much as the program's memory, compressed: free some, name another store, or bound a \
+                 job by --keep and --max-space",
+    }
 }
 
 /// Whether programs that use CUDA can be checkpointed: two processes are started that use the driver, and one asks for

@@ -1,6 +1,7 @@
 //! `holdfast export`: one image as one file, with all that it builds on.
 //!
-//! The file is new, 0600, and nothing of it stays when the export fails. `-` is standard output.
+//! The file is new, 0600, and has its name when it is complete and durable: until then it is `.FILE.PID.part` beside
+//! it, which goes when the export fails. `-` is standard output.
 
 use super::places::{self, Above};
 use crate::args::ExportArgs;
@@ -13,10 +14,11 @@ use holdfast_tiers::hygiene::{ArchiveError, export};
 use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, TierFolder};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes an image to a file.
 ///
@@ -91,15 +93,48 @@ fn to_file(path: &Path, folder: &TierFolder, epoch: Epoch, origin: &[u8]) -> Res
         ),
         _ => Failure::system(format_args!("{call} {}", path.display()), error),
     };
-    let create = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = create.map_err(|error| failed("creating", &error))?;
-    let done = write(folder, epoch, origin, &file)
-        .and_then(|bytes| file.sync_all().map(|()| bytes).map_err(|error| failed("syncing", &error)));
+    // Before it is written, for that may take long.
+    if path.symlink_metadata().is_ok() {
+        return Err(failed("creating", &io::ErrorKind::AlreadyExists.into()));
+    }
+    let part = unfinished(path);
+    let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
+    let file = create().or_else(|error| match error.kind() {
+        // Of a process that had this id, and was killed.
+        io::ErrorKind::AlreadyExists => fs::remove_file(&part).and_then(|()| create()),
+        _ => Err(error),
+    });
+    let file = file.map_err(|error| failed("creating", &error))?;
+    let done = write(folder, epoch, origin, &file).and_then(|bytes| {
+        file.sync_all().map_err(|error| failed("syncing", &error))?;
+        name_it(&part, path).map_err(|error| failed("creating", &error))?;
+        Ok(bytes)
+    });
     if done.is_err() {
         // Half of it is no use. The error is what counts.
-        let _ = remove_own(path, &file);
+        let _ = remove_own(&part, &file);
     }
     done
+}
+
+/// What a file is called until it is complete.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Gives a file its name, if nothing else has that by now.
+fn name_it(part: &Path, path: &Path) -> io::Result<()> {
+    match fs::hard_link(part, path) {
+        Ok(()) => fs::remove_file(part)?,
+        // File systems without links (FAT, some of networks).
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(part, path)?,
+        Err(error) => return Err(error),
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 /// Removes the file, if it is still the one of this name.

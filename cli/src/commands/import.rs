@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
 use crate::report;
-use crate::same_run;
+use crate::same_run::{self, Earlier};
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::record::ProcessRecord;
@@ -145,6 +145,7 @@ fn into_job(
     recipe.settings.tiers = tiers::chosen(&[], false, store)?;
     recipe.id = tiers::id_for(&recipe.settings, String::new())?;
     recipe.unnamed = false;
+    recipe.earlier = Earlier::default();
     recipe.write(job)?;
     let bar = report::progress(&format!("importing image {}", archive.epoch()), archive.bytes());
     let done = archive.unpack(job.folder(), &|bytes| bar.inc(bytes));

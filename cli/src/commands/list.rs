@@ -2,12 +2,14 @@
 
 use crate::client::Agent;
 use crate::exit::Failure;
+use crate::file_system;
 use crate::last_run::{self, How, LastRun};
 use crate::pidfile;
 use crate::report;
 use crate::same_run;
 use crate::saved;
 use crate::settings::{Recipe, signal_name};
+use crate::table::Table;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
@@ -44,6 +46,8 @@ struct Row {
     images: Vec<ImageRow>,
     /// What restarts have kept of the user's files.
     saved: saved::Sum,
+    /// What its folder takes of the disk, as du(1) has it.
+    disk_bytes: u64,
     /// What is known of the lower tiers; the agent is asked where there is one, the tiers are not.
     tiers: Vec<TierRow>,
 }
@@ -111,7 +115,15 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
         head.push("NOTE");
         cells.iter_mut().zip(notes).for_each(|(cells, note)| cells.push(note));
     }
-    report::print(&report::fitted(&head, &cells, &[2, 3, 4, 5, 6, 7, 8, 9], &["COMMAND", "NOTE", "JOB"]))
+    let table = Table {
+        below: head.last() == Some(&"NOTE"),
+        head,
+        rows: cells,
+        right: &["SINCE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE"],
+        elastic: &["COMMAND"],
+        optional: &["PARENT", "ADDED", "SINCE", "IMAGES", "SIZE", "AGE", "NEWEST"],
+    };
+    report::print(&table.shown())
 }
 
 /// Whether a job that nobody has named has ended well, without an image.
@@ -170,6 +182,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
         last_error: status.and_then(|status| status.last_error),
         images,
         saved: saved::Sum::of(&saved::all(job)),
+        disk_bytes: file_system::on_disk(job.dir()),
         tiers,
     })
 }
@@ -285,7 +298,15 @@ fn images(row: &Row) -> String {
         head.remove(6);
         rows.iter_mut().for_each(|cells| drop(cells.remove(6)));
     }
-    report::fitted(&head, &rows, &[0, 1, 2, 3, 4, 5], &["REMARK", "TIERS"]) + &tiers
+    let table = Table {
+        head,
+        rows,
+        right: &["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED"],
+        elastic: &["TIERS"],
+        optional: &["PARENT", "STOP TIME", "MEMORY"],
+        below: true,
+    };
+    table.shown() + &tiers
 }
 
 /// What restarts have kept.
@@ -356,7 +377,7 @@ fn cells(row: &Row) -> Vec<String> {
         newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
         newest.map_or_else(dash, |image| report::size(image.bytes)),
-        report::size(all().map(|image| image.bytes).sum::<u64>().saturating_add(row.saved.bytes)),
+        report::size(row.disk_bytes),
         command.join(" "),
     ]
 }
@@ -407,6 +428,7 @@ mod tests {
             under_way: None,
             images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
             saved: saved::Sum { files: 2, bytes: 1024 },
+            disk_bytes: 5632,
             tiers: Vec::new(),
         };
         assert_eq!(
@@ -456,6 +478,7 @@ mod tests {
             under_way: None,
             images: Vec::new(),
             saved: saved::Sum::default(),
+            disk_bytes: 0,
             tiers: Vec::new(),
         };
         let shown = |last| {
@@ -510,6 +533,7 @@ mod tests {
             under_way: None,
             images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
             saved: saved::Sum::default(),
+            disk_bytes: 0,
             tiers: tier_rows(record, Some(&status)),
         };
         assert_eq!(

@@ -24,7 +24,6 @@ use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 /// A tier that was looked at.
 struct Seen<'a> {
@@ -182,18 +181,36 @@ fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, 
         return Ok(Wish::Nothing);
     }
     let rules = Retention { keep: args.keep, every: args.every, max_bytes: args.max };
-    let Some(age) = args.older_than else {
+    if args.older_than.is_none() && args.keep_daily.is_none() {
         return Ok(Wish::Rules(if args.has_image_rules() { rules } else { place.spec.rules }));
-    };
+    }
     // Of all but the newest, where nothing else is said.
     let is_plain = rules == Retention::default();
     let rules = if is_plain { Retention { keep: Some(1), ..rules } } else { rules };
-    Ok(Wish::Of(older(wanted.job, place, survey, age)?, rules))
+    let dates = dates(wanted.job, place, survey)?;
+    let now = clock::realtime_ns();
+    let border =
+        args.older_than.map(|age| now.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+    let of_days = args.keep_daily.map_or_else(BTreeSet::new, |days| newest_of_days(&dates, days));
+    let may_go = |(number, created): (&u64, &u64)| {
+        border.is_none_or(|border| *created < border) && !of_days.contains(number)
+    };
+    Ok(Wish::Of(dates.iter().filter(|(n, c)| may_go((n, c))).map(|(number, _)| *number).collect(), rules))
 }
 
-/// Images that are older than this. One that cannot be read has no age.
-fn older(job: &Job, place: &JobPlace, survey: &Survey, age: Duration) -> Result<BTreeSet<u64>, Failure> {
-    let border = clock::realtime_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+/// Of each of the last days that have images the newest.
+fn newest_of_days(dates: &BTreeMap<u64, u64>, days: u64) -> BTreeSet<u64> {
+    const DAY: u64 = 86_400 * 1_000_000_000;
+    let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+    for (&number, &created) in dates {
+        let one = newest.entry(created / DAY).or_insert(number);
+        *one = number.max(*one);
+    }
+    newest.into_values().rev().take(usize::try_from(days).unwrap_or(usize::MAX)).collect()
+}
+
+/// When images were made. One that cannot be read has no date.
+fn dates(job: &Job, place: &JobPlace, survey: &Survey) -> Result<BTreeMap<u64, u64>, Failure> {
     let here: BTreeMap<u64, u64> =
         job.images()?.iter().map(|image| (image.epoch.0, image.created_ns)).collect();
     let created = |number: u64| match here.get(&number) {
@@ -204,8 +221,7 @@ fn older(job: &Job, place: &JobPlace, survey: &Survey, age: Duration) -> Result<
             Some(image.info().created_ns)
         }
     };
-    let is_older = |number: &u64| created(*number).is_some_and(|created| created < border);
-    Ok(survey.numbers().into_iter().filter(is_older).collect())
+    Ok(survey.numbers().into_iter().filter_map(|number| Some((number, created(number)?))).collect())
 }
 
 /// What lower tiers are to get from the store, and what crashes left on each.

@@ -8,7 +8,8 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
-use crate::same_run;
+use crate::names::ImageName;
+use crate::same_run::{self, Earlier};
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
@@ -20,10 +21,13 @@ use std::path::Path;
 /// # Errors
 /// The program does not run.
 pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
+    let Some(image) = &args.image else {
+        return Err(Failure::new(Exit::Usage, "name a job, or give --all-lost"));
+    };
     let store = crate::names::open_store(root)?;
-    let located = locate(args, &store)?;
-    let mut job = crate::names::open_job(&store, &args.image.job)?;
-    let mut epoch = args.image.epoch;
+    let located = locate(args, image, &store)?;
+    let mut job = crate::names::open_job(&store, &image.job)?;
+    let mut epoch = image.epoch;
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
     if let Some(name) = &args.name {
         let image = match epoch {
@@ -82,12 +86,19 @@ fn of_its_run(job: &Job, epoch: Option<Epoch>, located: Option<&Located>, recipe
         None => job.open_image(epoch).ok(),
     };
     // Why it cannot be opened is told when it is restarted.
-    opened.map_or(recipe.clone(), |image| same_run::recipe_of(recipe, &image.info(), image.command()))
+    let Some(image) = opened else { return recipe };
+    let found = same_run::recipe_of(recipe.clone(), &image.info(), image.command());
+    // The run that was the last one until now may not have come to its end.
+    let earlier = match found.created_ns == recipe.created_ns {
+        true => recipe.earlier,
+        false => Earlier::of(job, &recipe).unwrap_or(recipe.earlier),
+    };
+    Recipe { earlier, ..found }
 }
 
 /// The image may be on a lower tier alone: this host may have nothing of the job.
-fn locate(args: &RestartArgs, store: &Store) -> Result<Option<Located>, Failure> {
-    let (name, epoch) = (&args.image.job, args.image.epoch);
+fn locate(args: &RestartArgs, image: &ImageName, store: &Store) -> Result<Option<Located>, Failure> {
+    let (name, epoch) = (&image.job, image.epoch);
     let old = store.job(name).ok().and_then(|job| Recipe::read(&job).ok());
     let has_tiers = !args.tier.is_empty()
         || match &old {
@@ -127,7 +138,7 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience
     let id = tiers::id_for(&recipe.settings, String::new())?;
     let image_of = from.open_image(image)?;
     let recipe = same_run::recipe_of(recipe, &image_of.info(), image_of.command());
-    Recipe { id, unnamed: false, ..recipe }.write(&job)?;
+    Recipe { id, unnamed: false, earlier: Earlier::default(), ..recipe }.write(&job)?;
     from.clone_image(image, &job, &lock)?;
     Ok(job)
 }

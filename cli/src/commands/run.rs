@@ -9,13 +9,14 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
-use crate::last_run::LastRun;
-use crate::names::{claim_job, title};
+use crate::last_run::{self, LastRun};
+use crate::names::{claim_job, if_full, title};
+use crate::same_run::Earlier;
 use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
-use holdfast_tiers::{Job, Store};
+use holdfast_tiers::{ImageInfo, Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -58,13 +59,34 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     claim_job(&store, args.name.as_deref(), &title(&args.command), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
-        make_way(args, job)?;
-        recipe(args, &settings, job)?.write(job)?;
-        let (settings, arguments) = (&settings, arguments.clone());
-        let (program, extra, image) = (&path, &[], None);
-        let run = RunRequest { store: &store, job, settings, program, arguments, extra, image };
-        run_program(run, &state)
+        let is_new = is_new(job);
+        let begin = || {
+            make_way(args, job)?;
+            recipe(args, &settings, job)?.write(job)?;
+            let (settings, arguments) = (&settings, arguments.clone());
+            let (program, extra, image) = (&path, &[], None);
+            let run = RunRequest { store: &store, job, settings, program, arguments, extra, image };
+            run_program(run, &state)
+        };
+        begin().map_err(|failure| if is_new { without_a_job(job, failure) } else { failure })
     })
+}
+
+/// Whether there was no job of this name.
+fn is_new(job: &Job) -> bool {
+    !job.dir().join("job.json").exists() && job.images().is_ok_and(|images| images.is_empty())
+}
+
+/// A job for which the store has no space leaves nothing there.
+fn without_a_job(job: &Job, failure: Failure) -> Failure {
+    if failure.exit == Exit::CannotCreate
+        && front::wait_for_lock::wait(job, &Patience::new(LEAVE)).is_ok()
+        && let Ok(_lock) = job.lock()
+        && let Err(error) = last_run::leave_nothing(job)
+    {
+        report::warn(&format!("{} stays: {error}", job.dir().display()));
+    }
+    if_full(job.name(), failure)
 }
 
 /// Images of another program are not mixed with those of this one: they are in the way, or go.
@@ -184,14 +206,34 @@ fn working_folder() -> Result<PathBuf, Failure> {
 
 fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
     // A job of this name goes on with its numbers, and in its folders.
-    let old = Recipe::read(job).map(|old| old.id).unwrap_or_default();
+    let old = Recipe::read(job).unwrap_or_default();
+    let earlier = Earlier::of(job, &old)?;
+    tell_of(earlier, job);
     let word = |word: &std::ffi::OsString| Name(OsStr::as_bytes(word).to_vec());
     Ok(Recipe {
         command: args.command.iter().map(word).collect(),
         cwd: Name::from(working_folder()?.as_path()),
         created_ns: clock::realtime_ns(),
         settings: settings.clone(),
-        id: tiers::id_for(settings, old)?,
+        id: tiers::id_for(settings, old.id)?,
         unnamed: args.name.is_none(),
+        earlier,
     })
+}
+
+/// What there is of a run that did not come to its end is not gone.
+fn tell_of(earlier: Earlier, job: &Job) {
+    let Some((first, last)) = earlier.kept() else { return };
+    let is_kept = |image: &&ImageInfo| (first..=last).contains(&image.epoch.0);
+    let several = job.images().is_ok_and(|all| all.iter().filter(is_kept).count() > 1);
+    let how = match LastRun::read(job) {
+        Some(run) if run.ended.is_some() => format!("which {}", run.end_text()),
+        _ => "whose end was not seen".to_owned(),
+    };
+    let name = job.name();
+    let (images, are) = if several { ("images up to", "are") } else { ("image", "is") };
+    report::note(&format!(
+        "job {name} starts afresh; {images} {last} of its last run, {how}, {are} kept until this run has ended with \
+         status 0 (`holdfast restart {name}@{last}` goes on from there, `run --resume` would have)"
+    ));
 }

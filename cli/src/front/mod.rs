@@ -6,6 +6,7 @@
 
 mod baseline;
 pub mod environment;
+mod foreground;
 pub mod launch;
 pub mod locate;
 mod newer_files;

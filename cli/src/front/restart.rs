@@ -22,7 +22,7 @@ use crate::settings::{Recipe, signal_name};
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, accept_replaced, move_files};
-use holdfast_image::record::{Backing, ProcessRecord};
+use holdfast_image::record::{Backing, FileIdentity, ProcessRecord};
 use holdfast_image::streams::Switch;
 use holdfast_process::rebuild::streams::{self, StreamPlan};
 use holdfast_process::rebuild::{self, NamedProcess, RebuildError, SpawnOptions, Spawned};
@@ -94,6 +94,10 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
         match &result {
             Err(failure) if failure.exit == Exit::BadImage => {
                 if !request.fallback {
+                    let is_good = |image: &ImageInfo| epochs.contains(&image.epoch) && image.broken.is_none();
+                    if !images.iter().any(is_good) {
+                        return result;
+                    }
                     let hint = format!(
                         "{failure}\nan older image can be tried with `holdfast restart --fallback {}`",
                         job.name()
@@ -141,7 +145,9 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         return super::protected_restart::restart(request, &image, state);
     }
     let mut record = crate::names::record_of(&image)?;
-    move_files(&mut record, request.map);
+    let library = moved_library(&record);
+    let map: Vec<Moved> = request.map.iter().chain(&library).cloned().collect();
+    move_files(&mut record, &map);
     rebuild::renamed::find(&mut record, &request.job.saved_dir());
     if let Some(path) = accept_replaced(&mut record, request.accept_replaced).first() {
         let what = format!("--accept-replaced {}: the program has no file of this path", path.display());
@@ -157,7 +163,14 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
     let newer = newer_files::note(&record, request.job, epoch);
-    let (mut spawned, agent) = match start(request, &image, (&record, switches), state) {
+    let line = format!(
+        "job {} goes on from image {epoch}, {} old",
+        request.job.name(),
+        report::age(image.info().created_ns)
+    );
+    let notes = notes.into_iter().chain(library.as_ref().map(of_library));
+    let said: Vec<String> = [line].into_iter().chain(notes).chain(newer).collect();
+    let (mut spawned, agent) = match start(request, &image, (&record, switches, &map), state, said) {
         Ok(started) => started,
         // Killed meanwhile, it was in the way.
         Err(failure) if failure.exit != Exit::BadImage && !rebuild::dying::of_program(&record).is_empty() => {
@@ -165,14 +178,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         }
         Err(failure) => return Err(failure),
     };
-    let line = format!(
-        "job {} goes on from image {epoch}, {} old",
-        request.job.name(),
-        report::age(image.info().created_ns)
-    );
     drop(image);
-    report::note(&line);
-    notes.iter().chain(&newer).for_each(|line| report::note(line));
     let run = LastRun::begin(request.job, Some(epoch));
     let ending = supervise(&mut spawned, state, agent, (request.job, request.settings), run)?;
     if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {
@@ -182,6 +188,28 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         report::note(&format!("{what}: {} says more; restart --eager reads all before", log.display()));
     }
     Ok(ending)
+}
+
+/// Where libholdfast is now, if that is another place than the program has it from, and it is the same build: whoever
+/// installs Holdfast elsewhere has it there.
+fn moved_library(record: &ProcessRecord) -> Option<Moved> {
+    let is_ours = |file: &&FileIdentity| file.path.as_path().file_name().is_some_and(|name| name == LIBRARY);
+    let file = record.processes().flat_map(|process| &process.files.mapped).find(is_ours)?;
+    let old = file.path.as_path();
+    if rebuild::is_same_build(file, old) {
+        return None;
+    }
+    let new = super::environment::library().ok()?;
+    rebuild::is_same_build(file, &new).then(|| Moved { old: old.to_owned(), new })
+}
+
+fn of_library(moved: &Moved) -> String {
+    format!(
+        "{} is used, for {} is gone or another one; programs that the job starts from now on do not find it where \
+         LD_PRELOAD says",
+        moved.new.display(),
+        moved.old.display()
+    )
 }
 
 /// Whether a program that was served may have ended because it was not.
@@ -239,12 +267,14 @@ fn wait_for_the_dying(request: &RestartRequest<'_>, record: &ProcessRecord) -> R
     })
 }
 
-/// Starts the agent and rebuilds the program, up to the moment when it runs.
+/// Starts the agent and rebuilds the program, up to the moment when it runs. Before it does, `said` is, and what else
+/// the user should know.
 fn start(
     request: &RestartRequest<'_>,
     image: &Image,
-    (record, streams): (&ProcessRecord, Vec<Switch>),
+    (record, streams, map): (&ProcessRecord, Vec<Switch>, &[Moved]),
     state: &StartState,
+    mut said: Vec<String>,
 ) -> Result<(Spawned, Launched), Failure> {
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
@@ -263,7 +293,7 @@ fn start(
             && request.memory != MemoryMode::Eager
             && (lazy || !is_eager(record)),
         served: served.is_some(),
-        map: request.map.iter().map(Moved::to_argument).collect(),
+        map: map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
         streams,
     };
@@ -280,7 +310,8 @@ fn start(
         let failure = why_none_was_spawned(&error, &agent, state, request.job);
         if matches!(error, RebuildError::InUse(_)) { with_holders(failure, record) } else { failure }
     })?;
-    let runs = wait_until_it_runs(&agent, state, request.job);
+    said.append(&mut spawned.notes);
+    let runs = wait_until_it_runs(&agent, state, request.job, said);
     let told = match runs {
         Ok(told) => told,
         Err(failure) => {
@@ -293,9 +324,7 @@ fn start(
     if !told.figures.is_empty() {
         report::detail(&told.figures);
     }
-    for line in spawned.notes.iter().chain(&told.notes).chain(&copied) {
-        report::note(line);
-    }
+    copied.iter().for_each(|line| report::note(line));
     Ok((spawned, agent))
 }
 
@@ -330,7 +359,7 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
     if !matches!(error, RebuildError::PeerGone(_) | RebuildError::Ended { .. }) {
         return own;
     }
-    let told = wait_until_it_runs(agent, state, job).err();
+    let told = wait_until_it_runs(agent, state, job, Vec::new()).err();
     told.filter(|told| told.kind != FailureKind::FrontGone).unwrap_or(own)
 }
 
@@ -338,13 +367,18 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
 #[derive(Default)]
 struct Told {
     figures: String,
-    notes: Vec<String>,
     /// See [`Tell::Restarted`].
     copied: Option<String>,
 }
 
-/// Waits for it. An agent that dies when the program runs already is no reason to end that: it goes on without one.
-fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Told, Failure> {
+/// Waits for it, and says what is to be said before. An agent that dies when the program runs already is no reason to
+/// end that: it goes on without one.
+fn wait_until_it_runs(
+    agent: &Launched,
+    state: &StartState,
+    job: &Job,
+    mut said: Vec<String>,
+) -> Result<Told, Failure> {
     let mut bar = report::Transient::default();
     let mut resuming = false;
     loop {
@@ -355,12 +389,20 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
         if ready[0] {
             match agent.link.next(false) {
                 Ok(Some(Tell::Restarted { figures, notes, copied })) => {
-                    return Ok(Told { figures, notes, copied });
+                    said.extend(notes);
+                    bar.without(|| report::notes(&said));
+                    return Ok(Told { figures, copied });
                 }
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
-                Ok(Some(Tell::Resuming)) => resuming = true,
+                Ok(Some(Tell::Resuming { notes })) => {
+                    bar = report::Transient::default();
+                    said.extend(notes);
+                    report::notes(&std::mem::take(&mut said));
+                    agent.link.tell(&Tell::Said);
+                    resuming = true;
+                }
                 Ok(Some(Tell::Progress { done, total })) => bar.show("restarting", done, total),
                 Ok(Some(Tell::Warning { text })) => bar.without(|| report::warn(&text)),
                 Ok(_) => {}

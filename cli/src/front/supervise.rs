@@ -4,6 +4,7 @@
 //! signal from the terminal (si_code SI_KERNEL) has reached the program already, which is in the same foreground
 //! group; only what was sent to `holdfast` alone is passed on.
 
+use super::foreground::Foreground;
 use super::launch::Launched;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
@@ -58,6 +59,8 @@ pub struct StartState {
     pub ignored: Vec<(i32, bool)>,
     /// Descriptors above 2 that the program is to get.
     pub inherited_fds: Vec<InheritedFd>,
+    /// Given back at the end.
+    _foreground: Foreground,
     messages: SignalMessages,
     /// What arrived before there was a program.
     early: RefCell<VecDeque<Arrived>>,
@@ -84,7 +87,8 @@ impl StartState {
         signals::set_ignored(libc::SIGCHLD, false);
         let messages = SignalMessages::new(taken()).map_err(|error| Failure::system("signalfd", &error))?;
         let (early, end) = (RefCell::default(), Cell::default());
-        Ok(StartState { mask, ignored, inherited_fds, messages, early, end })
+        let foreground = Foreground::look();
+        Ok(StartState { mask, ignored, inherited_fds, _foreground: foreground, messages, early, end })
     }
     /// The next signal that arrived.
     pub fn next(&self) -> Option<Arrived> {

@@ -4,6 +4,7 @@
 //! object and what to do.
 
 use super::file_role::Role;
+use super::gone_files::GoneFiles;
 use super::job::Job;
 use super::new_process::socket_files;
 use super::paths::Opener;
@@ -35,8 +36,9 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines.extend(ForeignVdso::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     let (job, openers) = (Job::new(record), record.processes().map(Opener::of).collect::<Vec<_>>());
     let shared = SharedFiles::of(record);
+    let mut gone = GoneFiles::default();
     for (process, opener) in record.processes().zip(&openers) {
-        own(process, opener, (&record.files.contents, &shared), &mut lines);
+        own(process, opener, (&record.files.contents, &shared), &mut gone, &mut lines);
     }
     let holder = |index: usize| job.holder(index).map_or(0, |(place, _)| place);
     for (index, description) in job.descriptions().iter().enumerate() {
@@ -52,11 +54,13 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
         let obstacle = match record.files.content_of(&description.object) {
             Some(content) => without_folder(content),
             None if is_shared(&description.object, &shared) => None,
+            None if only_read(description).is_some_and(|path| gone.takes(path)) => continue,
             None => missing(&record.files, &description.object, description.flags),
         };
         let not_own = || openers.get(holder(index)).and_then(|opener| not_own(description, opener));
         lines.extend(obstacle.or_else(not_own));
     }
+    lines.extend(gone.lines());
     // What several processes have is said once.
     let mut said = BTreeSet::new();
     lines.retain(|line| said.insert(line.clone()));
@@ -68,6 +72,7 @@ fn own(
     record: &ProcessRecord,
     opener: &Opener,
     (contents, shared): (&[FileContent], &SharedFiles<'_>),
+    gone: &mut GoneFiles,
     lines: &mut Vec<String>,
 ) {
     // Which file, and of those that are only mapped shared for reading how much of it; nothing of what the image has.
@@ -95,13 +100,15 @@ fn own(
             lines.extend(match end {
                 // Made anew, or put back.
                 Some(0) => or_other(file, None),
+                _ if gone.takes(&file.path) => None,
                 Some(end) if file.build_id.is_none() => or_other(file, shorter(file, end)),
                 _ => obstacle(file),
             });
         }
     }
-    if !executable {
-        lines.extend(obstacle(&record.exe));
+    // One that is in the image may have been rebuilt: its file is executed, and what was mapped of it comes back.
+    if !executable && !gone.takes(&record.exe.path) {
+        lines.extend(other(&record.exe).map(|error| error.to_string()));
     }
     lines.extend(shared_of_others(record, opener));
     if record.cwd_deleted.is_some() {
@@ -154,6 +161,24 @@ fn not_own(description: &Description, opener: &Opener) -> Option<String> {
     opener.obstacle(path, object.inode().as_ref(), description.flags).map(|error| error.to_string())
 }
 
+/// A file that the program only reads.
+fn only_read(description: &Description) -> Option<&Name> {
+    match &description.object {
+        Object::Regular { path, now: None, deleted_content: None, .. }
+            if description.flags & libc::O_ACCMODE.cast_unsigned() == 0 =>
+        {
+            Some(path)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the file at a path is the mapped one, wherever that was: the same build of it.
+pub fn is_same_build(file: &FileIdentity, path: &Path) -> bool {
+    file.build_id.is_some()
+        && changed(&FileIdentity { path: Name::from(path), inode: None, ..file.clone() }).is_none()
+}
+
 /// Whether a mapped file is another one now. An equal build-id says that it is the same program, whenever it was
 /// installed.
 fn changed(file: &FileIdentity) -> Option<String> {
@@ -168,17 +193,17 @@ fn changed(file: &FileIdentity) -> Option<String> {
         if identity::build_id(path) == file.build_id && metadata.len() == file.size {
             return None;
         }
-        "another build"
+        "was rebuilt"
     } else if metadata.len() != file.size {
-        "another length"
+        "changed its length"
     } else if identity::mtime_ns(&metadata) != file.mtime_ns {
-        "another modification time"
+        "was written to"
     } else {
         return None;
     };
     Some(format!(
-        "{}: the program maps this file, and it has {what} than at the checkpoint; put the old one back, or make \
-         images with run --self-contained",
+        "{}: the program maps this file, and it {what} since the checkpoint; put the old one back, or make images with \
+         run --self-contained",
         file.path
     ))
 }
@@ -267,9 +292,11 @@ mod tests {
         };
         assert_eq!(changed(&file), None, "the build-id counts, not the time");
         let without = FileIdentity { build_id: None, ..file.clone() };
-        assert!(changed(&without).is_some_and(|line| line.contains("/bin/sh") && line.contains("time")));
+        assert!(
+            changed(&without).is_some_and(|line| line.contains("/bin/sh") && line.contains("was written to"))
+        );
         let other = FileIdentity { build_id: Some(Blob(vec![1])), ..file.clone() };
-        assert!(changed(&other).is_some_and(|line| line.contains("build")));
+        assert!(changed(&other).is_some_and(|line| line.contains("was rebuilt")));
         let gone = FileIdentity { path: Name::from("/no/such/file"), ..file };
         assert!(changed(&gone).is_some_and(|line| line.contains("/no/such/file")));
     }

@@ -11,6 +11,7 @@ use super::file_role::may_write;
 use super::paths::Opener;
 use crate::capture::identity::born_ns;
 use crate::job::membership::ancestors;
+use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, Object, ProcessRecord};
 use holdfast_image::streams::{STREAMS, Switch, Use, uses};
 use holdfast_sys::attributes;
@@ -120,6 +121,7 @@ pub fn plan(record: &ProcessRecord, closed: [bool; 3], wish: Wish) -> Result<Str
     for one in uses.iter().filter(|one| seen.insert((one.description, one.number))) {
         planner.stream(one);
     }
+    planner.tell_of_output(&uses);
     let given: BTreeSet<u32> = uses.iter().map(|one| one.description).collect();
     for (index, description) in (0..).zip(&record.files.descriptions) {
         if !given.contains(&index) {
@@ -227,6 +229,54 @@ impl Planner<'_> {
         }
     }
 
+    /// Where the first process's output goes on, if not where it went before.
+    fn tell_of_output(&mut self, uses: &[Use]) {
+        let moved: Vec<(i32, String, String)> = [1, 2]
+            .into_iter()
+            .filter_map(|number| {
+                let is_own = |one: &&Use| one.process == 0 && one.number == number && one.fd == number;
+                let (was, now) = self.way(uses.iter().find(is_own)?)?;
+                (was != now).then_some((number, was, now))
+            })
+            .collect();
+        let line = |what: &str, was: &str, now: &str| {
+            format!("the program's {what} goes to {now} from now on; until the checkpoint it went to {was}")
+        };
+        match moved.as_slice() {
+            [(_, was, now), (_, was_too, now_too)] if (was, now) == (was_too, now_too) => {
+                self.plan.notes.push(line("output", was, now));
+            }
+            all => {
+                let lines = all.iter().map(|(number, was, now)| line(name(*number), was, now));
+                self.plan.notes.extend(lines);
+            }
+        }
+    }
+
+    /// Where a stream led to, and leads to now; none: what it is was said already, or cannot be told.
+    fn way(&self, one: &Use) -> Option<(String, String)> {
+        let description = self.record.files.descriptions.get(one.description as usize)?;
+        let begin = format!("the program's {} was ", name(one.number));
+        if !may_write(description.flags) || self.plan.notes.iter().any(|note| note.starts_with(&begin)) {
+            return None;
+        }
+        let was = match &description.object {
+            Object::Inherited { was, .. } => kind_of(was),
+            Object::Regular { path, .. } | Object::Device { path } => path.to_string(),
+            _ => return None,
+        };
+        let is_own =
+            |switch: &&Switch| switch.description == one.description && switch.number == Some(one.number);
+        let from = match self.plan.switches.iter().find(is_own) {
+            Some(switch) => switch.from,
+            None if matches!(description.object, Object::Inherited { .. }) => one.number,
+            None => return None,
+        };
+        let own = self.own.get(usize::try_from(from).ok()?)?;
+        let link = fs::read_link(format!("/proc/self/fd/{from}")).ok()?;
+        (own.kind != Kind::Closed).then(|| (was, kind_of(&Name::from(link.as_path()))))
+    }
+
     /// A file that the program has opened itself, and to which the restart writes.
     fn other(&mut self, index: u32, description: &Description) -> Result<(), RebuildError> {
         let Object::Regular { path, deleted_content: None, .. } = &description.object else { return Ok(()) };
@@ -243,6 +293,22 @@ impl Planner<'_> {
         self.plan.switches.push(Switch { description: index, number: None, from, whole: true });
         Ok(())
     }
+}
+
+/// What the name of an open file says that it is: terminals and pipes have numbers, which say nothing.
+fn kind_of(name: &Name) -> String {
+    let name = name.to_string();
+    for (begin, kind) in [
+        ("/dev/pts/", "a terminal"),
+        ("/dev/tty", "a terminal"),
+        ("pipe:", "a pipe"),
+        ("socket:", "a socket"),
+    ] {
+        if name.starts_with(begin) {
+            return kind.to_owned();
+        }
+    }
+    name
 }
 
 fn name(number: i32) -> &'static str {

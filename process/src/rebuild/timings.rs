@@ -1,5 +1,7 @@
 //! Where the time of a restart went.
 
+use std::fmt;
+
 /// Figures of one restart, as the agent measured them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RebuildTimings {
@@ -23,4 +25,20 @@ pub struct RebuildTimings {
     pub compressed_bytes: u64,
     /// The same, were there not so few of them in a row.
     pub scattered_bytes: u64,
+}
+
+impl fmt::Display for RebuildTimings {
+    /// For the log; read by `benches/restart.py`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RebuildTimings { files_ns, map_ns, memory_ns, threads_ns, total_ns, .. } = self;
+        let RebuildTimings {
+            copied_bytes, mapped_bytes, mapped_runs, compressed_bytes, scattered_bytes, ..
+        } = self;
+        write!(
+            f,
+            "files_ns: {files_ns}, map_ns: {map_ns}, memory_ns: {memory_ns}, threads_ns: {threads_ns}, \
+             total_ns: {total_ns}, copied_bytes: {copied_bytes}, mapped_bytes: {mapped_bytes}, \
+             mapped_runs: {mapped_runs}, compressed_bytes: {compressed_bytes}, scattered_bytes: {scattered_bytes}"
+        )
+    }
 }

@@ -332,7 +332,8 @@ fn the_space_of_a_job_has_a_bound() {
         end(bed, running)?;
         let most = space(bed)? + space(bed)? / 2;
         bed.say(&["prune", JOB, "--all"])?.success()?;
-        let running = start(bed, &["--compress", "none", "--max-space", &most.to_string()])?;
+        let running =
+            start(bed, &["--compress", "none", "--max-space", &format!("{}K", most.div_ceil(1024))])?;
         for _ in 0..6 {
             let taken = bed.say(&["checkpoint", JOB])?;
             ensure!(taken.status.success() || taken.stderr.contains("--max-space"), "{}", taken.stderr);

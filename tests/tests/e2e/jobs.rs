@@ -161,6 +161,51 @@ fn a_restart_never_takes_an_image_of_another_run() {
 }
 
 #[test]
+fn a_run_keeps_what_a_crash_has_left_until_it_is_over() {
+    each_user(|bed| {
+        let (mut front, pid) = plain_job::start(bed, &["--keep", "1"])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        image_and_kill(bed, &mut front, pid)?;
+        ensure!(bed.images(JOB) == [2], "{:?}", bed.images(JOB));
+        // With a tier below, too, whose rules are its own.
+        let tier = format!("dir={},keep=1", bed.work().join("tier").display());
+        let (mut front, pid) = plain_job::start(bed, &["--keep", "1", "--tier", &tier])?;
+        let told = bed.text("err");
+        let note = "holdfast: job j starts afresh; image 2 of its last run, which was killed by SIGKILL at ";
+        ensure!(
+            told.starts_with(note) && told.contains(" (`holdfast restart j@2` goes on from there"),
+            "{told}"
+        );
+        for _ in 0..2 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+            bed.say(&["sync", JOB, "--wait"])?.success()?;
+        }
+        let below = |row: &Value| row["tiers"][0]["versions"] == serde_json::json!([2, 4]);
+        plain_job::until_listed(bed, "both on the tier", below)?;
+        bed.until("the own ones counted", PATIENCE, || bed.images(JOB) == [2, 4])?;
+        kill_program(pid, &mut front)?;
+        // Of one run at a time, and of one that made no image nothing.
+        for _ in 0..2 {
+            let (mut front, pid) = plain_job::start(bed, &["--keep", "1"])?;
+            let told = bed.text("err");
+            ensure!(
+                told.contains("images up to 4 of its last run") || told.contains("image 4 of its"),
+                "{told}"
+            );
+            kill_program(pid, &mut front)?;
+        }
+        let (mut front, _) = plain_job::start(bed, &["--keep", "1"])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.until("the run before the last", PATIENCE, || bed.images(JOB) == [4, 5])?;
+        // At its end it needs them no more.
+        bed.may_end()?;
+        ensure!(wait(&mut front, PATIENCE)?.success());
+        bed.until("the end of the run", PATIENCE, || bed.images(JOB) == [5])?;
+        bed.check_clean(JOB)
+    });
+}
+
+#[test]
 fn images_of_another_program_are_in_the_way() {
     as_user(|bed| {
         let (mut front, pid) = plain_job::start(bed, &[])?;

@@ -173,8 +173,8 @@ fn a_file_that_is_missing_at_a_restart_is_named() {
         kill_program(pid, &mut front)?;
         fs::remove_file(bed.work().join("data"))?;
         let line = format!(
-            "{}: the program had it open: No such file or directory (os error 2); put it back, or say where it is now \
-             (restart --map OLD=NEW)",
+            "{}: the program has this file, and it is gone; put it back, or say where it is now (restart --map \
+             OLD=NEW)",
             bed.work().join("data").display()
         );
         says(&bed.say(&["restart", "j"])?, 69, &line)
@@ -190,8 +190,9 @@ fn a_program_that_holdfast_has_not_started_is_told_so() {
         let said =
             check.stdout.contains("libholdfast is not loaded: the program was not started by `holdfast run`");
         ensure!(said && check.code() == 69, "status {}: {}{}", check.code(), check.stdout, check.stderr);
-        let none =
-            format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`");
+        let none = format!(
+            "process {pid} (sleep) was not started by `holdfast run`; a running program cannot be taken over"
+        );
         says(&bed.say(&["checkpoint", &pid])?, 66, &none)?;
         alone.kill()?;
         alone.wait().map(drop).map_err(Into::into)
@@ -247,7 +248,12 @@ fn a_list_is_as_wide_as_the_terminal_and_whole_in_a_pipe() {
         let piped = bed.say(&["list"])?.success()?.stdout;
         ensure!(piped.lines().nth(1).is_some_and(|line| line.ends_with(long.trim_end())), "{piped}");
         let mut terminal = bed.command(Path::new("/usr/bin/python3"));
+        terminal.args(["-c", NARROW]).arg(bed.kit().holdfast()).arg("list").env("TERM", "xterm");
+        let coloured = bed.output(terminal, PATIENCE)?.success()?.stdout;
+        ensure!(coloured.contains("\u{1b}[32mrunning\u{1b}[0m"), "{coloured}");
+        let mut terminal = bed.command(Path::new("/usr/bin/python3"));
         terminal.args(["-c", NARROW]).arg(bed.kit().holdfast()).arg("list");
+        terminal.env("TERM", "xterm").env("NO_COLOR", "1");
         let narrow = bed.output(terminal, PATIENCE)?.success()?.stdout;
         let lines: Vec<&str> = narrow.lines().map(|line| line.trim_end_matches('\r')).collect();
         let wide = lines.iter().map(|line| line.chars().count()).max();

@@ -87,7 +87,7 @@ fn a_checkpoint_of_the_interval_that_fails_is_told() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let program = bed.kit().program("plain");
     let words = [program.to_str().context("a path")?, "3000", "20"];
-    let options = ["--every", "1s", "--max-space", "1"];
+    let options = ["--every", "1s", "--max-space", "1K"];
     let mut front = bed.run_command("j", &options, &words)?.spawn()?;
     let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
     bed.until("a word", PATIENCE, || bed.text("err").contains("checkpoint failed: "))?;
@@ -135,8 +135,8 @@ while True: time.sleep(0.02)
         bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())
     };
     one(User::Ordinary, &[], false, false, 75).context("an image").unwrap();
-    one(User::Root, &["--max-space", "1"], false, false, 5).context("no room").unwrap();
-    one(User::Ordinary, &["--max-space", "1"], false, true, 5).context("no room, to the front").unwrap();
+    one(User::Root, &["--max-space", "1K"], false, false, 5).context("no room").unwrap();
+    one(User::Ordinary, &["--max-space", "1K"], false, true, 5).context("no room, to the front").unwrap();
     one(User::Root, &[], true, false, 5).context("no agent").unwrap();
 }
 

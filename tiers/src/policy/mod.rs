@@ -33,7 +33,7 @@ pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, Tie
 pub use profile::{Codec, Profile, Sample};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::transfer_ns;
-pub use retention::{Retention, Version};
+pub use retention::{Pinned, Retention, Version};
 pub use schedule::{Choice, Limits, Objective, Plan, schedule};
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;

@@ -29,6 +29,23 @@ pub struct Retention {
     pub max_bytes: Option<u64>,
 }
 
+/// Versions that no rule removes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The one that the program was restarted from: it may be mapped from it.
+    pub restarted_from: Option<u64>,
+    /// The first and the last number of an earlier run that did not come to its end.
+    pub run_before: Option<(u64, u64)>,
+}
+
+impl Pinned {
+    /// Whether this version is one of them.
+    pub fn has(&self, number: u64) -> bool {
+        self.restarted_from == Some(number)
+            || self.run_before.is_some_and(|(first, last)| (first..=last).contains(&number))
+    }
+}
+
 impl Retention {
     /// Whether the tier is to get a version of this number.
     pub fn takes(&self, number: u64) -> bool {

@@ -13,6 +13,7 @@ use super::record::TiersRecord;
 use super::shared::{Activity, Inner, OnFailure, Opener, Shared, TierState};
 use super::worker::Worker;
 use crate::Job;
+use crate::policy::Pinned;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::io;
@@ -33,8 +34,8 @@ pub struct CascadeOptions {
     pub tiers: Vec<TierSpec>,
     /// So many of the newest images stay in memory.
     pub keep_in_memory: usize,
-    /// A version that stays on all of them: the program may be served from it.
-    pub pinned: Option<u64>,
+    /// Versions that stay on all of them.
+    pub pinned: Pinned,
     /// How they are opened.
     pub open: Opener,
     /// Whether segments are packed on their way where that pays.
@@ -142,7 +143,7 @@ impl Cascade {
 
     /// Which images of the first tier go by its rules, and which of them a lower tier will not get therefore. `pinned`
     /// stays.
-    pub fn removals(&self, rules: &LocalRules, pinned: Option<u64>) -> (Vec<u64>, Vec<u64>) {
+    pub fn removals(&self, rules: &LocalRules, pinned: Pinned) -> (Vec<u64>, Vec<u64>) {
         // Of a folder that cannot be listed nothing goes.
         let Ok(here) = self.shared.local.look() else { return Default::default() };
         let waiting: BTreeSet<u64> = {

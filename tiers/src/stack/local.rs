@@ -6,6 +6,7 @@
 use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
+use crate::policy::Pinned;
 use crate::tier::TierError;
 use crate::{Job, TierFolder};
 use holdfast_image::Epoch;
@@ -90,13 +91,13 @@ impl LocalVersions {
     }
 
     /// All images, for the decision which of them go.
-    pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Option<u64>) -> Vec<HeldVersion> {
+    pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Pinned) -> Vec<HeldVersion> {
         let mut ids = SegmentIds::default();
         let known = self.known.lock();
         let held = known.iter().map(|(&number, table)| {
             let segments = ids.of(table, |entry| entry.len);
             let waits = waiting.contains(&number);
-            HeldVersion { number, segments, waits, pinned: pinned == Some(number) }
+            HeldVersion { number, segments, waits, pinned: pinned.has(number) }
         });
         held.collect()
     }

@@ -14,7 +14,7 @@ use crate::catalog::{Needed, SegmentKey};
 use crate::fault;
 use crate::format::manifest::SegmentEntry;
 use crate::names;
-use crate::policy::{Retention, Version};
+use crate::policy::{Pinned, Retention, Version};
 use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
@@ -70,7 +70,7 @@ impl SegmentTables {
 pub(crate) fn apply(
     folder: &TierFolder,
     there: &mut Inventory,
-    (rules, pinned): (&Retention, Option<u64>),
+    (rules, pinned): (&Retention, Pinned),
     tables: &mut SegmentTables,
     coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
@@ -106,7 +106,7 @@ pub(crate) fn apply(
 fn versions(
     there: &Inventory,
     tables: &SegmentTables,
-    pinned: Option<u64>,
+    pinned: Pinned,
     coming: Option<&(u64, Vec<SegmentEntry>)>,
 ) -> Vec<Version> {
     let mut ids = SegmentIds::default();
@@ -115,7 +115,7 @@ fn versions(
     let mut version = |number: u64, table: Option<&[SegmentEntry]>| Version {
         number,
         segments: ids.of(table.unwrap_or_default(), len),
-        wanted_below: Some(number) == pinned,
+        wanted_below: pinned.has(number),
     };
     let mut versions: Vec<Version> =
         tables.known.iter().map(|(&number, table)| version(number, table.as_deref())).collect();

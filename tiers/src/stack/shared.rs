@@ -8,6 +8,7 @@ use super::local::LocalVersions;
 use super::plan::wanted;
 use super::record::{TierRecord, TiersRecord};
 use crate::Job;
+use crate::policy::Pinned;
 use crate::tier::{Tier, TierError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
@@ -88,7 +89,7 @@ pub(super) struct Shared {
     pub(super) job: Job,
     pub(super) folder: String,
     pub(super) keep_in_memory: usize,
-    pub(super) pinned: Option<u64>,
+    pub(super) pinned: Pinned,
     pub(super) local: LocalVersions,
     pub(super) open: Opener,
     pub(super) pack: bool,

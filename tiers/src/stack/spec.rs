@@ -75,12 +75,15 @@ impl TierSpec {
 fn count(rule: &str, value: &str) -> Result<u64, String> {
     match value.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{rule}={value}: a number from 1 on is needed")),
+        _ => Err(format!("{rule}={value}: a number from 1 on is needed; without {rule}= all are kept")),
     }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, for example 64M, 200G or 2T");
+    if size::lacks_unit(text) {
+        return Err(format!("{text} has no unit, and is hardly meant as bytes; write {text}M or {text}G"));
+    }
     size::parse(text).filter(|&bytes| bytes > 0).ok_or_else(wrong)
 }
 
@@ -142,7 +145,7 @@ mod tests {
         assert_eq!(spec.to_string(), "dir=/pfs/me,keep=8,every=4,max=200G,rate=50M");
         assert_eq!(read(&spec.to_string()).unwrap(), spec);
         assert_eq!(read("s3://bucket/prefix").unwrap().to_string(), "s3://bucket/prefix");
-        assert_eq!(read("dir=/x,max=1000").unwrap().to_string(), "dir=/x,max=1000");
+        assert_eq!(read("dir=/x,max=1000K").unwrap().to_string(), "dir=/x,max=1000K");
         assert!(read("local,keep=2,max=1T").unwrap().is_store());
         let memory = read("memory=/mnt/pmem,keep=2,max=1G").unwrap();
         assert_eq!(memory.place, Place::Memory(Some("/mnt/pmem".into())));
@@ -159,6 +162,7 @@ mod tests {
             "dir=/x,every=-1",
             "dir=/x,max=lots",
             "dir=/x,max=0",
+            "dir=/x,max=1000",
             "dir=/x,max=99999999T",
             "dir=/x,speed=3",
             "local,every=2",

@@ -40,7 +40,7 @@ fn files(folder: &Path) -> Vec<String> {
 /// Copies everything to the folder, and leaves memory but for the newest `keep` images.
 fn move_down(job: &Job, keep: usize) {
     let options = CascadeOptions {
-        pinned: None,
+        pinned: Default::default(),
         job: job.clone(),
         folder: String::new(),
         keep_in_memory: keep,

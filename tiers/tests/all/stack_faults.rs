@@ -6,7 +6,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
-use holdfast_tiers::policy::{self, Retention, TierHolds, Wish};
+use holdfast_tiers::policy::{self, Pinned, Retention, TierHolds, Wish};
 use holdfast_tiers::stack::{
     Activity, Cascade, CascadeOptions, CopyError, LocalRules, TierSpec, TiersRecord, Way, copy_version,
 };
@@ -73,7 +73,7 @@ impl World {
             job: self.job.clone(),
             folder: FOLDER.into(),
             tiers: vec![KEEP.parse().unwrap()],
-            pinned: None,
+            pinned: Default::default(),
             open: Arc::new(open),
             pack: false,
             on_thread: || (),
@@ -385,7 +385,11 @@ fn a_tier_that_is_down_full_or_refuses_for_long_loses_nothing() {
             assert!(state.error.as_ref().is_some_and(|error| error.contains(said)), "{state:?}");
             assert_eq!(state.waiting, BTreeSet::from([3, 4]), "{said}");
             let rules = LocalRules { keep: Some(1), max_bytes: None };
-            assert_eq!(cascade.removals(&rules, None), (vec![1, 2], vec![]), "{said}: what waits stays");
+            assert_eq!(
+                cascade.removals(&rules, Pinned::default()),
+                (vec![1, 2], vec![]),
+                "{said}: what waits stays"
+            );
             // One that is full may have made room.
             assert!(versions(&model).contains(&2), "{said}");
             cascade.hurry();

@@ -259,7 +259,7 @@ impl<'a> FileReader<'a> {
             tables[found.holder].descriptors.push(Descriptor { fd: found.fd, cloexec, description });
         }
         for (holder, table) in self.holders.iter().zip(&mut tables) {
-            table.controlling = self.controlling(holder);
+            (table.controlling, table.in_foreground) = self.controlling(holder).unwrap_or_default();
         }
         if self.look == Look::Stopped {
             self.find_watched(&mut descriptions, &firsts, &tables);

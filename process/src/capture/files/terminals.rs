@@ -141,13 +141,17 @@ impl FileReader<'_> {
         }
     }
 
-    /// The controlling terminal of a process that leads its session, if it is one of the program's own.
-    pub(super) fn controlling(&self, holder: &Holder<'_>) -> Option<u32> {
+    /// The controlling terminal of a process that leads its session, if it is one of the program's own; and whether the
+    /// process is in the foreground of the one that it has.
+    pub(super) fn controlling(&self, holder: &Holder<'_>) -> Option<(Option<u32>, bool)> {
         let fields = procfs::stat_fields(holder.pid, holder.tid).ok()?;
-        let (session, device) = (fields.get(3)?.parse::<i32>().ok()?, fields.get(4)?.parse::<i32>().ok()?);
-        let number = terminal::number_of_device(device.cast_unsigned()).filter(|_| session == holder.pid)?;
-        let all = self.ptys.borrow();
-        let index = all.iter().position(|pty| pty.number == number && !pty.hung_up)?;
-        u32::try_from(index).ok()
+        let number = |at: usize| fields.get(at)?.parse::<i32>().ok();
+        // proc_pid_stat(5): pgrp, session, tty_nr, tpgid.
+        let (group, session, device, foreground) = (number(2)?, number(3)?, number(4)?, number(5)?);
+        let own = terminal::number_of_device(device.cast_unsigned())
+            .filter(|_| session == holder.pid)
+            .and_then(|own| self.ptys.borrow().iter().position(|pty| pty.number == own && !pty.hung_up))
+            .and_then(|index| u32::try_from(index).ok());
+        Some((own, foreground > 0 && foreground == group))
     }
 }

@@ -36,8 +36,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Takes over the processes made by [`crate::rebuild::spawn`] at the other end of `front` and makes the program of
-/// `record` of them. Returns when the program runs; calls `resuming` just before. All of it on the calling thread, but
-/// for the copying of pages.
+/// `record` of them. Returns when the program runs; calls `resuming` just before, with what the user should know. All
+/// of it on the calling thread, but for the copying of pages.
 ///
 /// # Errors
 /// Names what failed; all new processes are dead then.
@@ -46,7 +46,7 @@ pub fn rebuild_job(
     pages: &dyn PageProvider,
     front: OwnedFd,
     options: &RebuildOptions,
-    resuming: &dyn Fn(),
+    resuming: &dyn Fn(&[String]),
 ) -> Result<Rebuilt, RebuildError> {
     let begun = Instant::now();
     record.check().map_err(RebuildError::Image)?;
@@ -112,7 +112,7 @@ pub fn rebuild_job(
     objects.unlinked.close_all();
     // That is an event, too, where a folder is watched in which one was made.
     inotify::drain(&job, take)?;
-    resume_all(&processes, &mut not_resumed, resuming)?;
+    resume_all(&processes, &mut not_resumed, &|| resuming(&notes))?;
     fault::point("seed-resumed");
     objects.keep();
     timings.threads_ns += elapsed_ns(phase);

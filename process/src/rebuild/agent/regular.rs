@@ -203,9 +203,13 @@ pub fn put_back_length(
         )
     })?;
     file.set_len(size).map_err(|error| {
-        RebuildError::file(path, format!("it cannot be put back from {now} to {size} bytes: {error}"))
+        RebuildError::file(path, format!("it cannot be truncated from {now} to {size} bytes: {error}"))
     })?;
-    Ok(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()))
+    Ok(format!(
+        "{path}: truncated to its length at the checkpoint ({size} bytes); the {} bytes written since are saved in {}",
+        now.saturating_sub(size),
+        kept.display()
+    ))
 }
 
 #[cfg(test)]

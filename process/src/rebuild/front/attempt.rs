@@ -1,6 +1,7 @@
 //! One way to the old ids: what it gets, and what comes of it.
 
 use crate::rebuild::new_process::child::NewProcess;
+use crate::rebuild::new_process::front_terminal::FrontTerminal;
 use holdfast_image::record::ProcessRecord;
 use std::os::fd::OwnedFd;
 
@@ -25,12 +26,13 @@ pub struct Parts<'a> {
     pub agent: OwnedFd,
     /// See [`super::spawn::SpawnOptions::served`].
     pub served: Option<OwnedFd>,
+    pub terminal: FrontTerminal,
 }
 
 impl Parts<'_> {
     /// Goes on as the new process.
     pub fn become_new_process(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
-        let Parts { record, agent, served } = self;
-        NewProcess { record, agent, report, served, ids_chosen, own_user_namespace }.run()
+        let Parts { record, agent, served, terminal } = self;
+        NewProcess { record, agent, report, served, terminal, ids_chosen, own_user_namespace }.run()
     }
 }

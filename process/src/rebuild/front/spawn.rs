@@ -11,6 +11,7 @@ use super::last_pid;
 use super::namespace;
 use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, Message};
+use crate::rebuild::new_process::front_terminal::FrontTerminal;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::{clone, fault, poll, probe, spawn};
 use std::fs::File;
@@ -137,7 +138,7 @@ pub fn spawn(
         let copy = agent.try_clone().map_err(RebuildError::io("duplicating the socket to the agent"))?;
         let served = options.served.map(|served| served.try_clone_to_owned()).transpose();
         let served = served.map_err(RebuildError::io("duplicating the file of the page server"))?;
-        let parts = Parts { record, agent: copy, served };
+        let parts = Parts { record, agent: copy, served, terminal: FrontTerminal::look() };
         let attempt = match ids {
             Ids::Same => same(parts, process)?,
             Ids::Namespace => namespace::enter(parts, process)?,

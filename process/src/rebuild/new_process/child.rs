@@ -8,6 +8,7 @@
 use super::cwd::{self, RemovedDirs};
 use super::files::{self, OpenFiles};
 use super::fork_tree::ForkTree;
+use super::front_terminal::FrontTerminal;
 use super::missing_folders::MissingFolders;
 use super::open::raise;
 use crate::rebuild::error::{Peer, RebuildError};
@@ -34,6 +35,8 @@ pub struct NewProcess<'a> {
     pub report: OwnedFd,
     /// The file of a page server.
     pub served: Option<OwnedFd>,
+    /// What the front has.
+    pub terminal: FrontTerminal,
     /// The ids of its threads can be chosen.
     pub ids_chosen: bool,
     /// It is in a user namespace of its own, and must keep one capability over the exec.
@@ -160,7 +163,8 @@ impl NewProcess<'_> {
         }
         if member.index == 0 {
             let notes = made.ptys().settle(wanted);
-            for note in notes.map_err(RebuildError::io("setting up a pseudo-terminal"))? {
+            let notes = notes.map_err(RebuildError::io("setting up a pseudo-terminal"))?;
+            for note in notes.into_iter().chain(self.terminal.give_to(self.record)) {
                 handshake::send(&self.report, &Message::Note(note));
             }
         }
@@ -189,8 +193,7 @@ impl NewProcess<'_> {
         let record = self.record;
         if record.sid == record.pid {
             attributes::new_session().map_err(RebuildError::io("making a session"))?;
-        } else if record.pgid == record.pid && File::open("/dev/tty").is_err() {
-            // Under a terminal the program stays in the group of the front: Ctrl-C is for both.
+        } else if record.pgid == record.pid && self.terminal.makes_group_of(record) {
             attributes::own_group().map_err(RebuildError::io("making a process group"))?;
         }
         Ok(())

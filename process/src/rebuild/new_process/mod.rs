@@ -8,6 +8,7 @@ mod cwd;
 mod datagrams;
 mod files;
 mod fork_tree;
+pub mod front_terminal;
 mod missing_folders;
 mod objects;
 mod open;

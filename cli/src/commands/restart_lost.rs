@@ -1,0 +1,78 @@
+//! `holdfast restart --all-lost`: goes on with every job whose end was not seen, for the time after a reboot.
+//!
+//! Each is restarted by a `holdfast restart` of its own, which this process waits for: a service manager that ends it
+//! ends them (`packaging/holdfast-restart.service`). Streams that were files go on in them. Fails by: a job that could
+//! not be restarted, or did not come to its end; the others are not disturbed.
+
+use crate::exit::{Exit, Failure};
+use crate::last_run::LastRun;
+use crate::pidfile;
+use crate::report;
+use crate::same_run;
+use crate::settings::Recipe;
+use holdfast_tiers::{Job, Store};
+use std::path::Path;
+use std::process::{Child, Command};
+
+/// Restarts them, and waits for their ends.
+///
+/// # Errors
+/// See the head of the file.
+pub fn run(root: Option<&Path>) -> Result<(), Failure> {
+    let store = crate::names::open_store(root)?;
+    let program = std::env::current_exe().map_err(|error| Failure::system("finding this program", &error))?;
+    let mut started = Vec::new();
+    for name in store.jobs()? {
+        let Ok(job) = store.job(&name) else { continue };
+        if !is_lost(&job) {
+            continue;
+        }
+        match start(&program, &store, &name) {
+            Ok(child) => started.push((name, child)),
+            Err(error) => report::warn(&format!("job {name}: starting its restart: {error}")),
+        }
+    }
+    if started.is_empty() {
+        report::note("no job is lost");
+    }
+    let all = started.len();
+    let mut bad = 0;
+    for (name, mut child) in started {
+        match child.wait() {
+            // 75: an image was taken, and the program ended.
+            Ok(status) if matches!(status.code(), Some(0 | 75)) => {}
+            Ok(status) => {
+                report::warn(&format!("job {name}: {status}"));
+                bad += 1;
+            }
+            Err(error) => return Err(Failure::system("waiting for a restart", &error)),
+        }
+    }
+    if bad == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Internal, format!("{bad} of {all} jobs did not come to their end")))
+}
+
+/// Whether its program was killed with all that could have seen that, and there is an image to go on from.
+fn is_lost(job: &Job) -> bool {
+    let lock = job.lock();
+    let has_image = || {
+        let (recipe, images) = (Recipe::read(job), job.images());
+        recipe.is_ok_and(|recipe| {
+            images.is_ok_and(|images| {
+                images.iter().any(|image| image.broken.is_none() && same_run::is_of(image, &recipe))
+            })
+        })
+    };
+    lock.is_ok()
+        && pidfile::program(job).is_none()
+        && LastRun::read(job).is_some_and(|run| run.ended.is_none())
+        && has_image()
+}
+
+fn start(program: &Path, store: &Store, name: &str) -> std::io::Result<Child> {
+    let mut command = Command::new(program);
+    command.arg("--store").arg(store.root()).args(["restart", "--stdio", "keep", name]);
+    command.spawn()
+}
