@@ -309,7 +309,7 @@ impl Job {
         if lock.writing.all().is_empty() {
             report.bytes += self.folder.clean()?;
         }
-        for entry in garbage(&catalog, lock) {
+        for entry in garbage(&self.folder, &catalog, lock)? {
             self.folder.remove(entry.name.file())?;
             report.bytes += entry.len;
             report.removed.push(self.folder.address(entry.name.file()));
@@ -342,7 +342,7 @@ impl Job {
             let parts = files::unfinished(&self.dir)?;
             found.extend(parts.iter().map(|path| (name(path), len(path))));
         }
-        let garbage = garbage(&catalog, lock);
+        let garbage = garbage(&self.folder, &catalog, lock)?;
         found.extend(garbage.iter().map(|entry| (entry.name.file().to_owned(), entry.len)));
         Ok(found)
     }
@@ -444,7 +444,7 @@ impl Job {
         };
         self.folder.remove(&names::manifest_name(epoch))?;
         let mut bytes = version.manifest.len;
-        for entry in garbage(&catalog, lock) {
+        for entry in garbage(&self.folder, &catalog, lock)? {
             self.folder.remove(entry.name.file())?;
             bytes += entry.len;
         }
@@ -452,15 +452,18 @@ impl Job {
     }
 }
 
-/// The segments that no image names, and none that is being written under this lock, nor what that may need of its
-/// parent.
-fn garbage<'a>(catalog: &'a Catalog, lock: &JobLock) -> Vec<&'a Entry> {
+/// The segments of a catalogue that no image names, and none that is being written under this lock, nor what that may
+/// need of its parent. An image may be committed while the catalogue is made: what is written is looked at first, and
+/// then once more what is there.
+fn garbage(folder: &TierFolder, catalog: &Catalog, lock: &JobLock) -> Result<Vec<Entry>, TierError> {
     let writing = lock.writing.all();
+    let now = Catalog::of(folder, Some(catalog))?;
     let is_needed = |(epoch, number): SegmentKey| {
         let key = (Epoch(epoch), number);
         writing.contains_key(&key.0) || writing.values().any(|inherited| inherited.contains(&key))
     };
-    catalog.garbage().filter(|(key, _)| !is_needed(*key)).map(|(_, entry)| entry).collect()
+    let goes = now.garbage().filter(|(key, _)| catalog.segments.contains_key(key) && !is_needed(*key));
+    Ok(goes.map(|(_, entry)| entry.clone()).collect())
 }
 
 /// Byte offset of a place that serde_json gives as line and column.
