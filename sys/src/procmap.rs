@@ -1,12 +1,12 @@
-//! What a process has mapped at an address now, by the PROCMAP_QUERY request (Linux 6.11 on, include/uapi/linux/fs.h),
-//! which answers at one moment: no mapping comes or goes between its parts, the build-id of the file among them.
+//! What a process has mapped at an address now, by the PROCMAP_QUERY request (Linux 6.11 on, include/uapi/linux/fs.h).
 //!
-//! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps, without a build-id.
+//! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps. The request could give the
+//! build-id of the file, too; for that Linux 6.18.44 reads the file, and who watches it by inotify(7) gets an event.
 //! Fails by: the kernel's error; `None`: nothing is mapped there.
 //!
 //! # Safety
-//! The request reads and writes struct procmap_query, and writes at most the given bytes of the build-id; both lie on
-//! this file's stack.
+//! The request reads and writes struct procmap_query, which lies on this file's stack; no room for names or build-ids
+//! is given to it.
 #![allow(unsafe_code)]
 
 use crate::procfs;
@@ -38,9 +38,6 @@ struct Query {
 /// _IOWR('f', 17, struct procmap_query).
 const PROCMAP_QUERY: libc::c_ulong =
     3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 17;
-/// BUILD_ID_SIZE_MAX (include/linux/buildid.h).
-const BUILD_ID_MAX: usize = 20;
-
 /// A mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -52,8 +49,6 @@ pub struct Found {
     pub device: u64,
     /// Inode; 0: no file.
     pub inode: u64,
-    /// Where the kernel tells: it has the head of the file in memory, and there is one.
-    pub build_id: Option<Vec<u8>>,
 }
 
 /// What thread `tid`'s process has at an address.
@@ -62,15 +57,8 @@ pub struct Found {
 /// Of open(2) and of the request; ENOENT (nothing there) is none.
 pub fn at(tid: i32, address: u64) -> io::Result<Option<Found>> {
     let maps = File::open(format!("/proc/{tid}/maps"))?;
-    let mut build_id = [0_u8; BUILD_ID_MAX];
-    let mut query = Query {
-        size: size_of::<Query>() as u64,
-        address,
-        build_id_size: BUILD_ID_MAX as u32,
-        build_id: build_id.as_mut_ptr() as u64,
-        ..Query::default()
-    };
-    // SAFETY: `query` is a complete procmap_query; the build-id that it points to has the length that it says.
+    let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
+    // SAFETY: `query` is a complete procmap_query without room for anything else.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     match crate::check(i64::from(answer)) {
         Ok(_) => {}
@@ -78,13 +66,11 @@ pub fn at(tid: i32, address: u64) -> io::Result<Option<Found>> {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return by_text(tid, address),
         Err(error) => return Err(error),
     }
-    let len = usize::try_from(query.build_id_size).unwrap_or(0).min(BUILD_ID_MAX);
     Ok(Some(Found {
         start: query.start,
         offset: query.offset,
         device: u64::from(query.major) << 32 | u64::from(query.minor),
         inode: query.inode,
-        build_id: (len != 0).then(|| build_id[..len].to_vec()),
     }))
 }
 
@@ -96,7 +82,6 @@ fn by_text(tid: i32, address: u64) -> io::Result<Option<Found>> {
         offset: mapping.offset,
         device: mapping.device,
         inode: mapping.inode,
-        build_id: None,
     }))
 }
 
@@ -114,8 +99,7 @@ mod tests {
         let head = all.iter().find(|mapping| is_head(&mapping.name) && mapping.offset == 0).unwrap();
         let (found, text) =
             (at(own, head.start).unwrap().unwrap(), by_text(own, head.start).unwrap().unwrap());
-        assert_eq!(Found { build_id: None, ..found.clone() }, text);
-        assert!(found.build_id.is_none_or(|id| id.len() == 20), "GNU build-ids are SHA-1");
+        assert_eq!(found, text);
         assert_eq!(at(own, 0).unwrap(), None);
         assert_eq!(by_text(own, 0).unwrap(), None);
     }

@@ -2,8 +2,8 @@
 //! [`SharedFiles`]; cached.
 //!
 //! No file of the program is opened: it might notice ([`super::open_file`]). A build-id is that of the file whose head
-//! the program has mapped. It runs meanwhile, and may map another one there (dlclose, dlopen): the kernel tells both
-//! at one moment, or what is mapped is compared before and after the reading.
+//! the program has mapped. It runs meanwhile, and may map another one there (dlclose, dlopen): what is mapped is looked
+//! at before and after the reading, which is done several times.
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
@@ -20,6 +20,8 @@ use std::time::UNIX_EPOCH;
 
 /// Bytes from the start of a file in which its build-id is looked for.
 const HEAD_LEN: u64 = 64 * 1024;
+/// How often a head is read, which must give the same each time.
+const READINGS: usize = 3;
 
 /// Identities of files seen before.
 #[derive(Debug, Default)]
@@ -62,19 +64,21 @@ fn mapped_build_id<'a>(
         let is_it = inode.is_none_or(|inode| inode == one.inode) && maps::path_of(&one.name) == path;
         !one.shared && one.offset == 0 && is_it
     })?;
-    let now = || {
+    let is_there = || {
         let look = |tid| procmap::at(tid, found.start).ok().flatten();
-        let it = procfs::by_any_thread(pid, look).ok()?;
-        let is_it = (it.start, it.offset) == (found.start, 0);
-        (is_it && (it.device, it.inode) == (found.device, found.inode)).then_some(it)
+        procfs::by_any_thread(pid, look).is_ok_and(|it| {
+            (it.start, it.offset, it.device, it.inode) == (found.start, 0, found.device, found.inode)
+        })
     };
-    if let Some(id) = now()?.build_id {
-        return Some(Some(Blob(id)));
-    }
-    let len = (found.end - found.start).min(HEAD_LEN);
-    let mut head = vec![0; usize::try_from(len).ok()?];
-    procmem::read(pid, found.start, &mut head).ok()?;
-    now().map(|_| parse_build_id(&head))
+    let len = usize::try_from((found.end - found.start).min(HEAD_LEN)).ok()?;
+    let read = || {
+        let mut head = vec![0; len];
+        procmem::read(pid, found.start, &mut head).ok().filter(|()| is_there())?;
+        Some(parse_build_id(&head))
+    };
+    // Another file can be there in one reading, and be gone again, while this thread waits for a processor.
+    let build_id = is_there().then(read)??;
+    (1..READINGS).all(|_| read().as_ref() == Some(&build_id)).then_some(build_id)
 }
 
 /// The same without a build-id.
@@ -218,13 +222,13 @@ mod tests {
     /// Two files in turn at one address, as dlclose and dlopen do it: neither gets the build-id of the other.
     #[test]
     fn a_build_id_is_of_the_file_that_is_mapped_and_not_of_the_next_one() {
-        const PROGRAM: &str = "import ctypes, os\n\
+        const PROGRAM: &str = "import ctypes, os, time\n\
             mmap = ctypes.CDLL(None).mmap\n\
             mmap.restype, mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p] + [ctypes.c_long] * 5\n\
             files = [os.open(name, os.O_RDONLY) for name in ('/bin/sh', '/bin/ls')]\n\
             at = mmap(None, 65536, 1, 2, files[0], 0)\n\
             print(at, flush=True)\n\
-            while os.getppid() != 1:\n  for f in files: mmap(at, 65536, 1, 18, f, 0)\n";
+            while os.getppid() != 1:\n  for f in files: mmap(at, 65536, 1, 18, f, 0); time.sleep(0.001)\n";
         let mut python = Command::new("/usr/bin/python3");
         let mut child = python.args(["-c", PROGRAM]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
