@@ -1,7 +1,7 @@
 //! What a process has mapped at an address now, by the PROCMAP_QUERY request (Linux 6.11 on, include/uapi/linux/fs.h).
 //!
-//! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps. The request could give the
-//! build-id of the file, too; for that Linux 6.18.44 reads the file, and who watches it by inotify(7) gets an event.
+//! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps. The request could give
+//! the build-id of the file, too; for that Linux 6.18.44 reads the file, and who watches it by inotify(7) has an event.
 //! Fails by: the kernel's error; `None`: nothing is mapped there.
 //!
 //! # Safety
