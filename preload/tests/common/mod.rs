@@ -143,6 +143,14 @@ pub struct Agent {
     listener: OwnedFd,
 }
 
+impl Drop for Agent {
+    /// Nobody connects any more, though a child that another test has just forked has the socket until it executes.
+    fn drop(&mut self) {
+        // SAFETY: a socket of ours.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
 impl Agent {
     /// Listens at `folder`/agent.sock, however long that path is.
     pub fn new(folder: &Path) -> Agent {
