@@ -39,6 +39,7 @@ mod guard_area;
 mod guard_thread;
 pub mod inject;
 mod keeper;
+mod procmap;
 pub mod registration;
 mod shared_page;
 
@@ -49,6 +50,7 @@ pub use guard_area::{
 };
 pub use guard_thread::{GuardBuffer, GuardThread};
 pub use keeper::{KeeperAnswer, KeeperQuestion};
+pub use procmap::ProcmapQuery;
 pub use shared_page::{AddressRange, FileNumber, IdPair, ProtectedRegion, SharedPage};
 
 /// Bytes in a page of x86-64.

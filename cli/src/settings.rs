@@ -15,7 +15,7 @@ use holdfast_pager::CowLimit;
 use holdfast_process::Saving;
 use holdfast_tiers::Job;
 use holdfast_tiers::codec::{Codec, Compression, UnknownCompression};
-use holdfast_tiers::stack::JobTiers;
+use holdfast_tiers::stack::{JobTiers, LocalRules};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -323,6 +323,11 @@ impl Changes {
 }
 
 impl Settings {
+    /// Which images the store keeps.
+    pub fn store_rules(&self) -> LocalRules {
+        self.tiers.store_rules(self.keep.and_then(|keep| u64::try_from(keep).ok()))
+    }
+
     /// These settings with some of them changed.
     #[must_use]
     pub fn with(&self, changes: &Changes) -> Settings {

@@ -160,6 +160,14 @@ fn lose() {
     area::area().lost.fetch_add(1, Relaxed);
 }
 
+/// Enters the context that a device keeps (its primary context): one entry for each device, for the driver gives the
+/// same context each time.
+pub fn enter_primary(device: u32, context: u64) {
+    let handle = u64::from(device);
+    end(CudaKind::PRIMARY, handle);
+    add(Object { kind: CudaKind::PRIMARY, handle, value: context, context });
+}
+
 /// Puts an object in.
 pub fn add(object: Object) {
     if locked(|table| table.put(object)) == Some(false) {

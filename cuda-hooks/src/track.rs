@@ -15,7 +15,7 @@
 use crate::objects::{self, Object};
 use crate::{area, arena, driver, platform};
 use core::cell::Cell;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 use core::mem;
 use core::ptr::{null_mut, with_exposed_provenance};
 use core::sync::atomic::Ordering::Relaxed;
@@ -182,18 +182,10 @@ fn apply(effect: &Effect, arguments: &[usize]) {
         }
         Effect::ContextEnd => context_ended(first, CudaKind::CONTEXT),
         Effect::PrimaryRetain => {
-            let device = argument(arguments, 1) as u32;
-            // One entry for each device: the driver gives the same context each time.
-            objects::end(CudaKind::PRIMARY, u64::from(device));
-            let context = word_at(argument(arguments, 0));
-            objects::add(Object {
-                kind: CudaKind::PRIMARY,
-                handle: u64::from(device),
-                value: context,
-                context,
-            });
+            objects::enter_primary(argument(arguments, 1) as u32, word_at(argument(arguments, 0)));
         }
-        Effect::PrimaryRelease if is_active(first as c_int) => {}
+        // What cannot be asked is taken for still in use.
+        Effect::PrimaryRelease if arena::primary_is_active(first as c_int).unwrap_or(true) => {}
         Effect::PrimaryRelease | Effect::PrimaryReset => {
             if let Some(primary) = objects::end(CudaKind::PRIMARY, first & u64::from(u32::MAX)) {
                 context_ended(primary.value, CudaKind::PRIMARY);
@@ -240,17 +232,6 @@ fn current_context() -> u64 {
             mem::transmute::<usize, unsafe extern "C" fn(*mut *mut c_void) -> u32>(get)(&raw mut context)
         } == SUCCESS;
     if known { context.addr() as u64 } else { 0 }
-}
-
-/// Whether the context that a device keeps is still in use.
-fn is_active(device: c_int) -> bool {
-    type Get = unsafe extern "C" fn(c_int, *mut c_uint, *mut c_int) -> u32;
-    let get = driver::known(c"cuDevicePrimaryCtxGetState");
-    let (mut flags, mut active) = (0, 1);
-    // SAFETY: the driver's function of this name writes two integers.
-    let known = get != 0
-        && unsafe { mem::transmute::<usize, Get>(get)(device, &raw mut flags, &raw mut active) } == SUCCESS;
-    !known || active != 0
 }
 
 /// A context has ended, and what belongs to it.

@@ -1,21 +1,20 @@
 //! The mappings of this process, one after the other, as the kernel has them.
 //!
 //! Runs in: the host program, any thread, also in signal handlers and in allocators; called by [`crate::advice`].
-//! By the PROCMAP_QUERY request where the kernel has it (Linux 6.11 on, include/uapi/linux/fs.h), else from the text.
+//! By the PROCMAP_QUERY request where the kernel has it ([`ProcmapQuery`]), else from the text.
 //! Invariants: no heap; the one descriptor is closed before the caller returns. While it is open
 //! [`SharedPage::WALKERS`] is not 0, so that no image is taken, and no signal handler runs, so that none can jump out.
 //! Fails by: `Err` with the number of the kernel (no descriptor left, no /proc).
 //!
 //! # Safety
-//! One request whose structure is written out here.
+//! One request, whose structure is that of the kernel.
 #![allow(unsafe_code)]
 
 use crate::shared;
 use crate::sys::{self, Sys};
 use core::ffi::c_int;
-use core::mem::size_of;
 use core::sync::atomic::Ordering::AcqRel;
-use holdfast_abi::SharedPage;
+use holdfast_abi::{ProcmapQuery, SharedPage};
 
 /// A mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,29 +33,6 @@ pub struct Mapping {
     pub inode: u64,
 }
 
-/// struct procmap_query.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    major: u32,
-    minor: u32,
-    name_size: u32,
-    build_id_size: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// _IOWR('f', 17, struct procmap_query).
-const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 17;
 /// The mapping at the address, or the next one.
 const COVERING_OR_NEXT: u64 = 0x10;
 /// Such with a file only.
@@ -115,16 +91,15 @@ impl Drop for Walk {
 
 fn query(fd: c_int, address: usize, files: bool) -> Sys<Option<Mapping>> {
     let flags = COVERING_OR_NEXT | if files { FILE_BACKED } else { 0 };
-    let mut query =
-        Query { size: size_of::<Query>() as u64, flags, address: address as u64, ..Query::default() };
+    let mut query = ProcmapQuery::at(address as u64, flags);
     // SAFETY: the request reads and writes one such structure; no buffers for name and build id are given.
-    match unsafe { sys::ioctl(fd, PROCMAP_QUERY, (&raw mut query).cast()) } {
+    match unsafe { sys::ioctl(fd, ProcmapQuery::REQUEST, (&raw mut query).cast()) } {
         Ok(()) => Ok(Some(Mapping {
             start: query.start as usize,
             end: query.end as usize,
             prot: (query.vma_flags & 7) as c_int,
             shared: query.vma_flags & VMA_SHARED != 0,
-            device: u64::from(query.major) << 32 | u64::from(query.minor),
+            device: query.device(),
             inode: query.inode,
         })),
         Err(libc::ENOENT) => Ok(None),

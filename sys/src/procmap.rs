@@ -1,4 +1,4 @@
-//! What a process has mapped at an address now, by the PROCMAP_QUERY request (Linux 6.11 on, include/uapi/linux/fs.h).
+//! What a process has mapped at an address now, by the PROCMAP_QUERY request ([`ProcmapQuery`]).
 //!
 //! Called by: the capture, while the program runs. Older kernels: the text of /proc/PID/maps. The request could give
 //! the build-id of the file, too; for that Linux 6.18.44 reads the file, and who watches it by inotify(7) has an event.
@@ -10,34 +10,11 @@
 #![allow(unsafe_code)]
 
 use crate::procfs;
+use holdfast_abi::ProcmapQuery;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// struct procmap_query.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    major: u32,
-    minor: u32,
-    name_size: u32,
-    build_id_size: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// _IOWR('f', 17, struct procmap_query).
-const PROCMAP_QUERY: libc::c_ulong =
-    3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 17;
 /// A mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -57,21 +34,17 @@ pub struct Found {
 /// Of open(2) and of the request; ENOENT (nothing there) is none.
 pub fn at(tid: i32, address: u64) -> io::Result<Option<Found>> {
     let maps = File::open(format!("/proc/{tid}/maps"))?;
-    let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
+    let mut query = ProcmapQuery::at(address, 0);
     // SAFETY: `query` is a complete procmap_query without room for anything else.
-    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    let answer =
+        unsafe { libc::ioctl(maps.as_raw_fd(), ProcmapQuery::REQUEST as libc::c_ulong, &raw mut query) };
     match crate::check(i64::from(answer)) {
         Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return by_text(tid, address),
         Err(error) => return Err(error),
     }
-    Ok(Some(Found {
-        start: query.start,
-        offset: query.offset,
-        device: u64::from(query.major) << 32 | u64::from(query.minor),
-        inode: query.inode,
-    }))
+    Ok(Some(Found { start: query.start, offset: query.offset, device: query.device(), inode: query.inode }))
 }
 
 fn by_text(tid: i32, address: u64) -> io::Result<Option<Found>> {

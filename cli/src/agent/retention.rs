@@ -50,8 +50,7 @@ fn remove(context: &JobContext, epoch: Epoch) {
 
 /// What a lower tier has yet to get stays, within bounds.
 fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch, pinned: Pinned) {
-    let settings = context.settings();
-    let rules = settings.tiers.store_rules(settings.keep.and_then(|keep| u64::try_from(keep).ok()));
+    let rules = context.settings().store_rules();
     let (removals, given_up) = cascade.removals(&rules, pinned);
     for epoch in given_up {
         context.warn(format!(

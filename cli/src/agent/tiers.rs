@@ -5,7 +5,7 @@
 
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
-use crate::settings::{Recipe, Settings};
+use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::control::{CopyStatus, TierStatus};
@@ -47,13 +47,12 @@ pub fn start(
     link: Option<Link>,
 ) -> Result<Option<Cascade>, Failure> {
     // What is in memory has to be in the store, too, before the host goes.
-    let Settings { tiers: of_job, keep, .. } = &recipe.settings;
+    let of_job = &recipe.settings.tiers;
     let lower = if recipe.id.is_empty() { &[] } else { of_job.lower() };
     if job.memory().is_none() && (of_job.is_empty() || recipe.id.is_empty()) {
         return Ok(None);
     }
-    let keep = of_job.store_rules(keep.and_then(|keep| u64::try_from(keep).ok())).keep;
-    let rules = Retention { keep, ..Retention::default() };
+    let rules = Retention { keep: recipe.settings.store_rules().keep, ..Retention::default() };
     let home = job.memory().map(|_| TierSpec { rules, ..of_job.store().clone() });
     let in_memory = of_job.memory().and_then(|spec| spec.rules.keep);
     if let Some(memory) = job.memory() {

@@ -10,7 +10,7 @@ use crate::pidfile;
 use crate::report;
 use crate::same_run;
 use crate::settings::Recipe;
-use holdfast_tiers::{Job, Store};
+use holdfast_tiers::{Job, Store, StoreError};
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -21,22 +21,26 @@ use std::process::{Child, Command};
 pub fn run(root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let program = std::env::current_exe().map_err(|error| Failure::system("finding this program", &error))?;
-    let mut started = Vec::new();
+    let (mut started, mut bad) = (Vec::new(), 0);
     for name in store.jobs()? {
-        let Ok(job) = store.job(&name) else { continue };
-        if !is_lost(&job) {
-            continue;
-        }
-        match start(&program, &store, &name) {
+        let begun = match store.job(&name).map_err(Failure::from).and_then(|job| is_lost(&job)) {
+            Ok(false) => continue,
+            Ok(true) => start(&program, &store, &name)
+                .map_err(|error| Failure::system("starting its restart", &error)),
+            Err(failure) => Err(failure),
+        };
+        match begun {
             Ok(child) => started.push((name, child)),
-            Err(error) => report::warn(&format!("job {name}: starting its restart: {error}")),
+            Err(failure) => {
+                report::warn(&format!("job {name}: {failure}"));
+                bad += 1;
+            }
         }
     }
-    if started.is_empty() {
+    let all = started.len() + bad;
+    if all == 0 {
         report::note("no job is lost");
     }
-    let all = started.len();
-    let mut bad = 0;
     for (name, mut child) in started {
         match child.wait() {
             // 75: an image was taken, and the program ended.
@@ -54,21 +58,19 @@ pub fn run(root: Option<&Path>) -> Result<(), Failure> {
     Err(Failure::new(Exit::Internal, format!("{bad} of {all} jobs did not come to their end")))
 }
 
-/// Whether its program was killed with all that could have seen that, and there is an image to go on from.
-fn is_lost(job: &Job) -> bool {
-    let lock = job.lock();
-    let has_image = || {
-        let (recipe, images) = (Recipe::read(job), job.images());
-        recipe.is_ok_and(|recipe| {
-            images.is_ok_and(|images| {
-                images.iter().any(|image| image.broken.is_none() && same_run::is_of(image, &recipe))
-            })
-        })
+/// Whether its program was killed with all that could have seen that, and there is an image to go on from. A job that
+/// runs is not; one that cannot be looked at is an error.
+fn is_lost(job: &Job) -> Result<bool, Failure> {
+    let _lock = match job.lock() {
+        Err(StoreError::Locked { .. }) => return Ok(false),
+        lock => lock?,
     };
-    lock.is_ok()
-        && pidfile::program(job).is_none()
-        && LastRun::read(job).is_some_and(|run| run.ended.is_none())
-        && has_image()
+    let was_seen = LastRun::read(job).is_none_or(|run| run.ended.is_some());
+    if was_seen || pidfile::program(job).is_some() {
+        return Ok(false);
+    }
+    let recipe = Recipe::read(job)?;
+    Ok(job.images()?.iter().any(|image| image.broken.is_none() && same_run::is_of(image, &recipe)))
 }
 
 fn start(program: &Path, store: &Store, name: &str) -> std::io::Result<Child> {

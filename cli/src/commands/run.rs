@@ -72,16 +72,22 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     })
 }
 
-/// Whether there was no job of this name.
+/// Whether there was no job of this name; one that cannot be looked at counts as one.
 fn is_new(job: &Job) -> bool {
-    !job.dir().join("job.json").exists() && job.images().is_ok_and(|images| images.is_empty())
+    job.has_recipe().is_ok_and(|has| !has) && has_no_image(job)
 }
 
-/// A job for which the store has no space leaves nothing there.
+fn has_no_image(job: &Job) -> bool {
+    job.images().is_ok_and(|images| images.is_empty())
+}
+
+/// A job for which the store has no space leaves nothing there. Under its lock it is looked again: another run may have
+/// taken the name meanwhile.
 fn without_a_job(job: &Job, failure: Failure) -> Failure {
     if failure.exit == Exit::CannotCreate
         && front::wait_for_lock::wait(job, &Patience::new(LEAVE)).is_ok()
         && let Ok(_lock) = job.lock()
+        && has_no_image(job)
         && let Err(error) = last_run::leave_nothing(job)
     {
         report::warn(&format!("{} stays: {error}", job.dir().display()));

@@ -132,13 +132,18 @@ pub fn current_device() -> Result<i32, u32> {
     answer(result, device)
 }
 
-/// Whether a context is the one that a device keeps (its primary context). It is asked for only where there is one:
-/// retained it would otherwise be made. What is retained here is released again.
-pub fn is_primary(context: u64, device: i32) -> bool {
+/// Whether the context that a device keeps (its primary context) is in use; `None`: the driver does not say.
+pub fn primary_is_active(device: i32) -> Option<bool> {
     let (mut flags, mut active) = (0_u32, 0);
     let result = call!(c"cuDevicePrimaryCtxGetState"
         (device => c_int, &raw mut flags => *mut u32, &raw mut active => *mut c_int));
-    if result != SUCCESS || active == 0 {
+    (result == SUCCESS).then_some(active != 0)
+}
+
+/// Whether a context is the one that a device keeps. It is asked for only where there is one: retained it would
+/// otherwise be made. What is retained here is released again.
+pub fn is_primary(context: u64, device: i32) -> bool {
+    if primary_is_active(device) != Some(true) {
         return false;
     }
     let mut primary = 0_u64;

@@ -88,9 +88,7 @@ fn is_primary(context: u64, device: i32) -> bool {
     }
     let is = calls::is_primary(context, device);
     if is {
-        objects::end(CudaKind::PRIMARY, u64::from(device as u32));
-        let handle = u64::from(device as u32);
-        objects::add(objects::Object { kind: CudaKind::PRIMARY, handle, value: context, context });
+        objects::enter_primary(device as u32, context);
     }
     is
 }

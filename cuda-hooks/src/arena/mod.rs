@@ -31,6 +31,8 @@ mod query;
 mod small;
 mod tables;
 
+pub use calls::primary_is_active;
+
 use crate::{keeper, platform, service, thread};
 use core::ptr::{self, with_exposed_provenance};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};

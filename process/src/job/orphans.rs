@@ -91,7 +91,7 @@ impl Orphans {
         let (program, descendants) = (pids.first().copied(), descendants.clone());
         let pids = pids.to_vec();
         let mut orphans = Orphans { marks, program, pids, reapers, descendants, ..Orphans::default() };
-        let children = orphans.children().or_else(|_| orphans.children_by_scan(LOOKED_AT))?;
+        let children = orphans.all_children()?;
         let begun = Instant::now();
         let is_other = |child: &i32| loop {
             match orphans.whose(*child) {
@@ -138,6 +138,11 @@ impl Orphans {
     fn children(&self) -> io::Result<Vec<i32>> {
         let reapers: Vec<i32> = self.reapers.iter().copied().collect();
         all_children(&reapers, SETTLED)
+    }
+
+    /// The children of the reapers, or those that may be of the job where others come and go all the time.
+    fn all_children(&self) -> Result<Vec<i32>, CutError> {
+        self.children().or_else(|_| self.children_by_scan(LOOKED_AT))
     }
 
     /// The children of the reapers that may be of the job, among all processes of the machine: however many others
@@ -248,7 +253,7 @@ impl Orphans {
             let forbidden = || environment::of(*pid).is_err_and(|error| is_forbidden(&error));
             matches!(self.may_be_ours(*pid), Ok(true)) && forbidden() && self.whose(*pid) == Whose::Ours
         };
-        let all = self.children().or_else(|_| self.children_by_scan(LOOKED_AT))?;
+        let all = self.all_children()?;
         Ok(all.into_iter().filter(|pid| !self.pids.contains(pid)).filter(is_hidden).collect())
     }
 

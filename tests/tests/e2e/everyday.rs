@@ -1,25 +1,13 @@
 //! What users meet every day: notes come before the program's output, sizes are those of du, nothing half is left under
 //! a name, files that were moved are told in few lines, a store that is full has no half job.
 
-use crate::plain_job::{self, JOB};
+use crate::plain_job::{self, JOB, as_user, fails};
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, STAY, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, each_user, shell_code, wait};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-
-/// Runs an ordinary user's test.
-fn as_user(test: impl Fn(&Bed) -> Result<()>) {
-    let Some(bed) = Bed::new(User::Ordinary) else { return };
-    test(&bed).unwrap_or_else(|error| panic!("{error:#}"));
-}
-
-fn fails(ended: &Ended, code: i32, words: &str) -> Result<()> {
-    let right = ended.code() == code && ended.stderr.contains(words);
-    ensure!(right, "status {}, not {code}, {words:?}: {}", ended.code(), ended.stderr);
-    Ok(())
-}
 
 /// A job with one image, whose program was killed.
 fn killed_job(bed: &Bed, options: &[&str]) -> Result<()> {

@@ -1,25 +1,13 @@
 //! A job knows who it is: how its program has ended, which images are of which run, what `run --resume` goes on with.
 
-use crate::plain_job::{self, JOB};
+use crate::plain_job::{self, JOB, as_user, fails};
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, STAY, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, each_user, shell_code, wait};
 use serde_json::Value;
 use std::fs;
-
-/// Runs an ordinary user's test.
-fn as_user(test: impl Fn(&Bed) -> Result<()>) {
-    let Some(bed) = Bed::new(User::Ordinary) else { return };
-    test(&bed).unwrap_or_else(|error| panic!("{error:#}"));
-}
-
-fn fails(ended: &Ended, code: i32, words: &str) -> Result<()> {
-    let right = ended.code() == code && ended.stderr.contains(words);
-    ensure!(right, "status {}, not {code}, {words:?}: {}", ended.code(), ended.stderr);
-    Ok(())
-}
 
 /// The job, once its state is this one.
 fn in_state(bed: &Bed, state: &str) -> Result<Value> {

@@ -5,7 +5,7 @@ use crate::plain_job;
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, each_user, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, am_root, each_user, wait};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,12 +15,6 @@ fn says(ended: &Ended, code: i32, line: &str) -> Result<()> {
     let found = ended.stderr.lines().any(|found| found == format!("holdfast: {line}"));
     ensure!(found && ended.code() == code, "status {}, not {code}, {line:?}: {}", ended.code(), ended.stderr);
     Ok(())
-}
-
-/// Runs an ordinary user's test.
-fn as_user(test: impl Fn(&Bed) -> Result<()>) {
-    let Some(bed) = Bed::new(User::Ordinary) else { return };
-    test(&bed).unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 #[test]
@@ -45,7 +39,7 @@ fn a_job_that_runs_is_named_with_its_process() {
 /// The agent is still there, for a tier has yet to get the image.
 #[test]
 fn a_job_that_has_just_ended_has_no_program() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let tier = format!("dir={},rate=1K/s", bed.dir().join("work/tier").display());
         let (mut front, pid) = plain_job::start(bed, &["--tier", &tier])?;
         bed.say(&["checkpoint", plain_job::JOB])?.success()?;
@@ -66,7 +60,7 @@ fn a_job_that_has_just_ended_has_no_program() {
 /// A pipe of whoever has started the job, which the restart is not given.
 #[test]
 fn a_descriptor_from_outside_the_job_is_closed_after_a_restart() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let mut run = bed.command(Path::new("/bin/bash"));
         let program = bed.kit().program("plain").display().to_string();
         let start = format!(
@@ -101,7 +95,7 @@ const LINE: &str = "a line of the log\n";
 
 #[test]
 fn a_log_that_was_renamed_or_removed_is_created_again() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let program = "import time\nlog = open('log', 'w', buffering=1)\nwhile 1: log.write('a line of the log\\n'); \
                        time.sleep(0.01)";
         let mut front = bed.run_command("j", &[], &["/usr/bin/python3", "-c", program])?.spawn()?;
@@ -129,7 +123,7 @@ fn a_log_that_was_renamed_or_removed_is_created_again() {
 
 #[test]
 fn doctor_ends_with_an_error_where_nothing_would_work() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let mut doctor = bed.holdfast(&["doctor"]);
         doctor.env("HOLDFAST_LIB", "/nonexistent/libholdfast.so");
         let ended = bed.output(doctor, PATIENCE)?;
@@ -142,7 +136,7 @@ fn doctor_ends_with_an_error_where_nothing_would_work() {
 /// A ring of io_uring is a descriptor and two mappings.
 #[test]
 fn a_ring_of_io_uring_is_one_line() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let words =
             [bed.kit().program("refused").display().to_string(), "io_uring_mapped".into(), "15".into()];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -162,7 +156,7 @@ fn a_ring_of_io_uring_is_one_line() {
 
 #[test]
 fn a_file_that_is_missing_at_a_restart_is_named() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         fs::write(bed.work().join("data"), "1\n2\n3\n")?;
         let program = "data = open('data')\nprint(data.readline(), flush=True)\nimport time\ntime.sleep(600)";
         let mut front =
@@ -183,7 +177,7 @@ fn a_file_that_is_missing_at_a_restart_is_named() {
 
 #[test]
 fn a_program_that_holdfast_has_not_started_is_told_so() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let mut alone = bed.command(Path::new("/bin/sleep")).arg("600").spawn()?;
         let pid = alone.id().to_string();
         let check = bed.say(&["check", &pid])?;
@@ -205,7 +199,7 @@ fn a_log_that_one_may_not_open_is_left_for_the_restart_s_own() {
     if !am_root() {
         return println!("not run: it needs root");
     }
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let log = bed.dir().join("log");
         let file = fs::File::create(&log)?;
         fs::set_permissions(&log, fs::Permissions::from_mode(0o600))?;
@@ -241,7 +235,7 @@ const NARROW: &str = "import fcntl, os, pty, struct, sys, termios\n\
 
 #[test]
 fn a_list_is_as_wide_as_the_terminal_and_whole_in_a_pipe() {
-    as_user(|bed| {
+    plain_job::as_user(|bed| {
         let long = "a-word-of-the-command-line ".repeat(6);
         let mut front = bed.run_command("j", &[], &["/bin/sh", "-c", "sleep 600; true", &long])?.spawn()?;
         let pid = bed.wait_live("j", &mut front)?.context("a pid")?;

@@ -5,12 +5,25 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, PATIENCE, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, shell_code, wait};
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Command};
 
 pub const JOB: &str = "j";
+
+/// Runs an ordinary user's test.
+pub fn as_user(test: impl Fn(&Bed) -> Result<()>) {
+    let Some(bed) = Bed::new(User::Ordinary) else { return };
+    test(&bed).unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// The command has ended so, and says that.
+pub fn fails(ended: &Ended, code: i32, words: &str) -> Result<()> {
+    let right = ended.code() == code && ended.stderr.contains(words);
+    ensure!(right, "status {}, not {code}, {words:?}: {}", ended.code(), ended.stderr);
+    Ok(())
+}
 
 pub fn program() -> App {
     App::program("plain", &["30", "10"])
