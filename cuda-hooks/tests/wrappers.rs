@@ -390,9 +390,10 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 #[test]
 fn a_closed_gate_holds_calls_and_a_call_that_is_inside_is_named() {
     let (fake, _turn) = fake();
-    let (words, table) = (area::area(), area::threads().unwrap());
     let wait = fake.words(c"cuStreamSynchronize");
     let launch = fake.words(c"cuLaunchKernel");
+    // Made at the first look at a function: no other test need have been before this one.
+    let (words, table) = (area::area(), area::threads().unwrap());
     fake.set(c"hold", 1);
     fake.set(c"entered", 0);
     std::thread::scope(|scope| {
