@@ -2,7 +2,7 @@
 //!
 //! Called by [`super::writer`] and [`super::pool`].
 //! A mapping whose pages are there and mapped takes bytes at the speed of memory; write(2) has a page's cost for each
-//! page, and on a page that is new several times that (docs/results.md).
+//! page, and on a page that is new several times that (docs/history/store.md).
 //! Invariants: nothing is written beyond the length that the file had when it was mapped; what was written is seen by
 //! every other process when [`Mapped::write`] has returned.
 //! Fails by: errno. Another process of the same user that makes the file shorter meanwhile ends this one (SIGBUS);

@@ -8,7 +8,8 @@
 //! the pages of a file that was removed stay for as long as somebody has them mapped. And the kernel's rename is a
 //! commit that no agent can die in the middle of: there are no stale records after a crash, no log to be walked, and
 //! no format of our own that could be damaged. What a log would be faster at, new pages, is had by files that are
-//! written again (`pool`); what is left is the call for the name: a few microseconds for each blob (docs/results.md).
+//! written again (`pool`); what is left is the call for the name: a few microseconds for each blob
+//! (docs/history/store.md).
 //!
 //! Invariants: those of [`crate::tier`], as the local tier keeps them, whose folders, names and checks these are; never
 //! more than `max` bytes, so that no control group's limit is met by a store into memory.

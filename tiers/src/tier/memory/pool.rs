@@ -1,7 +1,7 @@
 //! How much memory the tier takes, and the files that are kept to be written again.
 //!
 //! Called by [`super::MemoryTier`] and its writers.
-//! To get new pages from the kernel costs several times what it costs to fill them (docs/results.md). So the file of a
+//! A new page from the kernel costs several times what its filling costs (docs/history/store.md). So the file of a
 //! blob that was removed becomes a *spare*, if nothing else has it open or mapped: it loses its name, stays mapped, and
 //! is the next blob's file. One that is in use elsewhere, as the memory of a program that was restarted lazily, is only
 //! removed, and the kernel keeps its bytes for as long as they are needed.
