@@ -102,7 +102,7 @@ pub enum CheckError {
         /// The process.
         pid: i32,
     },
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("process {pid} ({comm}) belongs to user {uid}: only that user and root may look into it")]
     Foreign {
         /// Its id.

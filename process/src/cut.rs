@@ -1,4 +1,4 @@
-//! One cut: stop, record, freeze, let go; the exact order of docs/stop.md, E. All processes of a job together.
+//! One cut: stop, record, freeze, resume; the exact order of docs/stop.md, E. All processes of a job together.
 //!
 //! Called by the tracer thread. What must hold: whatever fails, every thread goes on with its own registers and mask,
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is

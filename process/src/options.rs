@@ -26,7 +26,7 @@ pub enum Engine {
     /// Large memory is made read-only and copied page by page when the program writes to it; what cannot be done so is
     /// copied inside the stop. Where the engine does not suit: fork.
     Slots,
-    /// The program stands still until its image is written (for comparison, and where a clone is refused).
+    /// The program is stopped until its image is written (for comparison, and where a clone is refused).
     Sync,
 }
 

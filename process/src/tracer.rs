@@ -42,7 +42,7 @@ pub enum Command {
     Park(Vec<Target>, Sender<Result<(), CutError>>),
     /// Let it run on.
     Unpark,
-    /// Nobody will ask for another cut.
+    /// No other cut will be asked for.
     Quit,
     /// The memory of the last cut is not needed any more; with `kill` the held program is ended.
     End {
@@ -254,7 +254,7 @@ impl Worker {
         resume::resume_all(std::mem::take(&mut self.parked), &mut self.state.stragglers);
     }
 
-    /// Lets the copies drop what nobody needs of them: until then the programs' writes there cost copies.
+    /// Lets the copies drop what is not needed of them: until then the programs' writes there cost copies.
     fn drop_surplus(&mut self) {
         for (_, current) in &mut self.retained {
             if let Retained::Copy { copy, surplus } = current

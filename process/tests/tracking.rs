@@ -144,7 +144,7 @@ impl Arena {
 
     fn unmap(&mut self) {
         let (first, pages) = self.range();
-        // SAFETY: leaves a hole of the arena, which nobody else of this test maps into.
+        // SAFETY: leaves a hole of the arena, which nothing else of this test maps into.
         let result = unsafe { libc::mmap(self.at(first), pages * PAGE, libc::PROT_NONE, FRESH, -1, 0) };
         assert_eq!(result, self.at(first));
         self.mapped[first..first + pages].fill(false);
@@ -218,7 +218,7 @@ impl Arena {
 }
 
 fn tracking() -> Tracking {
-    // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
+    // SAFETY: numbers only; the result is a new descriptor that nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_userfaultfd, userfault::FLAGS) as i32) };
     let tracking = Tracking::new(Some(fd));
     assert_eq!(tracking.kind(), holdfast_image::kinds::Tracker::Userfaultfd);
@@ -275,7 +275,7 @@ fn no_change_goes_unreported() {
     }
 }
 
-/// Memory that nobody has touched yet, moved next to tracked memory, is joined with it, and the whole loses its
+/// Memory that nothing has touched yet, moved next to tracked memory, is joined with it, and the whole loses its
 /// registration, but the pages keep their marks.
 #[test]
 fn a_neighbour_that_moves_in_hides_nothing() {

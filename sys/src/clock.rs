@@ -1,6 +1,6 @@
 //! Clocks and processor placement of the calling thread.
 //!
-//! By hand: affinity, of which `nix` knows 1024 processors; a mask comes back as long as the kernel has it.
+//! By hand: affinity, of which `nix` knows 1024 processors; a mask has the length that the kernel's has.
 //!
 //! # Safety
 //! All calls write only into locals of the right type.

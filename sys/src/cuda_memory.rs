@@ -331,7 +331,7 @@ impl Device {
         self.enter().map(drop)
     }
 
-    /// Has nvCOMP pack chunks of this device's by a plan for as many, in a workspace of [`Plan::bytes`] that nobody
+    /// Has nvCOMP pack chunks of this device's by a plan for as many, in a workspace of [`Plan::bytes`] that nothing
     /// else uses: where each is in the workspace; `None`: it has not become shorter.
     ///
     /// # Errors

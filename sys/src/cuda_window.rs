@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //! The mapping is this window's own, and has the length that the file had; who else has the file does not shorten it,
-//! and touches it only while nobody here uses [`Window::bytes`]: the keeper and its agent take turns.
+//! and touches it only while nothing here uses [`Window::bytes`]: the keeper and its agent take turns.
 #![allow(unsafe_code)]
 
 use crate::cuda_memory::{Device, DeviceError};

@@ -64,7 +64,7 @@ impl Bytes for File {
 }
 
 /// The program of a process, read where the process has it mapped: to open its file might be noticed (a lease,
-/// inotify). The linker maps its head with its first segment, which nobody writes.
+/// inotify). The linker maps its head with its first segment, which nothing writes.
 #[derive(Debug)]
 pub enum Running {
     /// A thread of the process, and the first byte and the length of the mapping.

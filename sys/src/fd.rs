@@ -217,7 +217,7 @@ pub fn has_attribute(path: &std::path::Path, name: &std::ffi::CStr) -> bool {
 /// # Errors
 /// As dup2(2).
 pub fn replace(number: i32, by: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: numbers only. Standard streams, for which this is, are owned by nobody: `std` uses them by number.
+    // SAFETY: numbers only. Standard streams, for which this is, have no owner: `std` uses them by number.
     crate::check(i64::from(unsafe { libc::dup2(by.as_raw_fd(), number) })).map(|_| ())
 }
 

@@ -322,7 +322,7 @@ pub fn name(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())
 }
 
-/// How long the main thread has waited for a processor in its life, ns; 0: this kernel does not count it
+/// How long the main thread has waited for a processor since its start, ns; 0: this kernel does not count it
 /// (Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat). What it waits just now counts when it is over.
 ///
 /// # Errors

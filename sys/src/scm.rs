@@ -102,7 +102,7 @@ pub fn send_many(socket: BorrowedFd<'_>, data: &[u8], passed: &[BorrowedFd<'_>])
 }
 
 /// Sends a message, or as much of a stream as fits, without waiting. `sender`: who is told to have sent it, in place of
-/// nobody or the caller (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID for others). `address`: where to; none: where it is
+/// none or the caller (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID for others). `address`: where to; none: where it is
 /// connected to.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! a TCP connection. Used to record a program's sockets and to make them anew.
 //!
 //! By hand: `nix` has types for addresses, families, protocols and options, which lose what they do not know; what an
-//! image holds comes back as the same bytes and numbers. Its backlog has an upper bound, SOMAXCONN of its headers.
+//! image holds is restored as the same bytes and numbers. Its backlog has an upper bound, SOMAXCONN of its headers.
 //!
 //! # Safety
 //! Calls take descriptors that the caller borrows, and local buffers with their lengths, in instructions where the
@@ -158,7 +158,7 @@ pub fn shut(fd: BorrowedFd<'_>, bits: u8) -> io::Result<()> {
 /// filter.
 ///
 /// # Errors
-/// EACCES: it is one of eBPF, which nobody is told (net/core/filter.c, sk_get_filter).
+/// EACCES: it is one of eBPF, which the kernel does not tell (net/core/filter.c, sk_get_filter).
 pub fn filter(fd: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
     // Lengths are counted in instructions here.
     let mut count: libc::socklen_t = 0;

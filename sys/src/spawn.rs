@@ -135,7 +135,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<ExitStatus>> {
     Ok((ended != 0).then(|| ExitStatus::from_raw(status)))
 }
 
-/// Waits so long at most for the end of a child that nobody asks for its status.
+/// Waits so long at most for the end of a child whose status is not asked for.
 pub fn wait_within(pid: i32, time: Duration) {
     let end = Instant::now() + time;
     while wait(pid, false).is_ok_and(|status| status.is_none()) && Instant::now() < end {

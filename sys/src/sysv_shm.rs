@@ -110,7 +110,7 @@ pub fn remove(id: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) })).map(|_| ())
 }
 
-/// The segments that each of `pids` (0: nobody) has made, or was the last to attach or detach (/proc/sysvipc/shm): the
+/// The segments that each of `pids` (0: none) has made, or was the last to attach or detach (/proc/sysvipc/shm): the
 /// place of the process, and the id.
 ///
 /// # Errors

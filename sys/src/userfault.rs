@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(error(filler.put(start + 2 * PAGE as u64, &bytes[..PAGE])), Some(libc::EEXIST));
         assert_eq!(error(filler.put(start, &bytes)), Some(libc::EEXIST), "the first is made");
         drop(filler);
-        // SAFETY: that memory, which is readable; nobody writes to it.
+        // SAFETY: that memory, which is readable; nothing writes to it.
         let seen = unsafe { std::slice::from_raw_parts(memory.0.cast::<u8>(), 4 * PAGE) };
         assert_eq!(seen.iter().map(|byte| usize::from(*byte)).sum::<usize>(), 3 * PAGE * 7);
     }

@@ -311,7 +311,7 @@ fn contents(
     })
 }
 
-/// The System V shared memory of all, and what is in that which nobody has attached.
+/// The System V shared memory of all, and what is in what no process has attached.
 fn segments(
     all: &[StoppedProcess<Observed>],
     options: &CutOptions,

@@ -229,7 +229,7 @@ fn ask_threads(
     let caught = status.mask("SigCgt");
     let shared = threads::pending_mask(shared_pending);
     let generation = match target.area.shared.0 {
-        // Without libholdfast nobody counts.
+        // Without libholdfast nothing counts.
         0 => None,
         shared => Some(procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?),
     };

@@ -2,10 +2,10 @@
 //! what is in them, as open ones are, and a restart puts them back.
 //!
 //! Called by [`super::contents`]: [`ClosedFiles::look`] before the stop, [`ClosedFiles::read`] inside it. Which files a
-//! program has written nobody tells: those of its user in its working folders that were changed since the job was
-//! started are taken for its own. They are opened by name, which who watches them is told (inotify(7)): so this is an
-//! option, and what the job itself watches is left out. Bounded in number and bytes. How it fails: what cannot be read
-//! is left out, and a restart says that it was written since.
+//! program has written the kernel does not tell: those of its user in its working folders that were changed since the
+//! job was started are taken for its own. They are opened by name, which who watches them is told (inotify(7)): so this
+//! is an option, and what the job itself watches is left out. Bounded in number and bytes. How it fails: what cannot be
+//! read is left out, and a restart says that it was written since.
 
 use super::identity::mtime_ns;
 use super::watchers::Watchers;
@@ -60,7 +60,7 @@ impl ClosedFiles {
         *self.found.lock() = all.into_iter().map(|(_, path)| path).take(2 * COUNT).collect();
     }
 
-    /// Inside the stop: those that nobody has open. `tables`: what the processes have open. `known`: what is saved
+    /// Inside the stop: those that no process has open. `tables`: what the processes have open. `known`: what is saved
     /// already.
     pub fn read(&self, tables: &[FileTable], known: impl Iterator<Item = Key>) -> Vec<(Written, Sight)> {
         let open = tables.iter().flat_map(|table| &table.descriptions).filter_map(|one| match &one.object {

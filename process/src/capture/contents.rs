@@ -7,7 +7,7 @@
 //! not written for a while [`Contents::read_ahead`] has read before the stop.
 //!
 //! What must hold: what was read before counts only if it was read when the file's times had been the same for a while
-//! (a file system's clock may stand still for some milliseconds), they are the same now, and nobody maps it for
+//! (a file system's clock may stand still for some milliseconds), they are the same now, and no process maps it for
 //! writing, then or now: that may change no time. How it fails: by [`Unsaved`]; no image then.
 
 use super::closed_files::ClosedFiles;
@@ -45,7 +45,7 @@ struct Known {
     start: Addr,
     room: u64,
     stamp: Stamp,
-    /// It was read when these times were old, and nobody mapped it for writing: when it is changed, they are.
+    /// It was read when these times were old, and no process mapped it for writing: when it is changed, they are.
     settled: bool,
     pages: PageSet,
     /// A committed image has it.
@@ -74,7 +74,7 @@ struct Ahead {
 #[derive(Debug)]
 pub struct Contents {
     saving: Saving,
-    /// Files that nobody has open, if they are saved too.
+    /// Files that no process has open, if they are saved too.
     closed: Option<ClosedFiles>,
     state: Mutex<State>,
 }

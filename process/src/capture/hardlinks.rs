@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// What the kernel appends (fs/d_path.c, path_with_deleted).
 const DELETED: &[u8] = b" (deleted)";
 /// A folder changed less than this before it was read may have changed again with the same time: the clock of file
-/// systems goes by ticks (fs/inode.c, current_time).
+/// systems moves by ticks (fs/inode.c, current_time).
 const TICK_NS: i64 = 50_000_000;
 /// Entries of a folder that are kept, at most.
 const KEPT_ENTRIES: usize = 1 << 16;

@@ -109,7 +109,7 @@ pub fn used<'a>(processes: impl Iterator<Item = User<'a>>, look: Look) -> Result
     if refusals.is_empty() { Ok(all) } else { Err(Unreadable { refusals, passing }) }
 }
 
-/// What a process without libholdfast was the last to use: nobody could show it another id after a restart.
+/// What a process without libholdfast was the last to use: nothing could show it another id after a restart.
 fn used_by(pid: i32) -> Vec<Refusal> {
     let refusal = |kind: IpcKind, id: i32| {
         refuse::process(

@@ -1,7 +1,7 @@
 //! Landlock domains (landlock(7)): what a thread has forbidden itself, and with it all that it makes and executes. A
 //! new process cannot be put into the domain of an old one, so they are refused: what was forbidden would be allowed.
 //!
-//! The kernel tells nobody of a domain. But a thread in one may not look into a process outside of it
+//! The kernel does not tell of a domain. But a thread in one may not look into a process outside of it
 //! (security/landlock/task.c, hook_ptrace_access_check), so it is asked, inside the stop, for the robust list of an
 //! [`outsider`] (get_robust_list(2), kernel/futex/syscalls.c), which it could have otherwise. Domains that the agent
 //! is in itself do not count. Where no process answers for sure, and for `check`, there is what libholdfast has noted

@@ -7,7 +7,7 @@
 //! * [`attributes`]: what a process and its threads tell of their settings.
 //! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments.
 //! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
-//!   [`closed_files`]: those that nobody has open.
+//!   [`closed_files`]: those that no process has open.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
 //!
 //! Called by the tracer thread. What runs inside the stop and what after it is said at each function: inside the stop

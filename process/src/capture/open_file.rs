@@ -93,7 +93,7 @@ impl OpenFile {
         Ok(OpenFile { way: Way::Opened(open(&found.link, libc::O_NONBLOCK)?), ..found })
     }
 
-    /// A file that nobody needs to have open.
+    /// A file that no process needs to have open.
     ///
     /// # Errors
     /// See the head of the file.

@@ -1,7 +1,7 @@
 //! Paths in /proc about a process itself, and about others.
 //!
-//! Used for open files (`files`) and working folders (`cwd`). The process's own are named so that it finds its own in
-//! the next life, too, with whatever id and mount of /proc; those of others are not there when a restart opens them.
+//! Used for open files (`files`) and working folders (`cwd`). The process's own are named so that it finds its own
+//! after a restart, too, with whatever id and mount of /proc; those of others are not there when a restart opens them.
 
 /// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
 const DELETED: &[u8] = b" (deleted)";

@@ -93,7 +93,7 @@ pub struct FactCache {
 
 impl FactCache {
     /// Drops everything if `sigaltstack` and the like were called since. The library counts those calls; `None`:
-    /// nobody does. `outsider`: see [`landlock::outsider`].
+    /// no library does. `outsider`: see [`landlock::outsider`].
     pub fn renew(&mut self, generation: Option<u64>, outsider: Option<i32>) {
         if generation.is_none_or(|generation| self.generation != generation) || self.outsider != outsider {
             self.generation = generation.unwrap_or(0);
@@ -199,7 +199,7 @@ const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
 const IDS: usize = THREAD + THREAD_LEN;
 
 /// Asks for brk, interval timers, handlers and settings, and for the facts of the host itself, which costs little more
-/// and finds changes that nobody has counted. Inside the stop; the host is stopped at its marker afterwards.
+/// and finds changes that were not counted. Inside the stop; the host is stopped at its marker afterwards.
 #[derive(Debug)]
 pub struct Question {
     rows: Vec<Row>,

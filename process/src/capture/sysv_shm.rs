@@ -1,10 +1,10 @@
 //! System V shared memory: the segments behind mappings, and those that processes have made or attached before and that
-//! nobody has attached just now.
+//! no process has attached just now.
 //!
 //! Called by the cut inside the stop, and by `check`. The maps file gives the id of a segment as its inode (ipc/shm.c,
-//! newseg). The pages are saved as those of other shared memory; what is in a segment that nobody has attached is read
-//! here, by attaching it for a moment. Of those libholdfast knows (`preload/src/segments.rs`), or, where a process has
-//! none, the kernel who was the last to use one. Fails by: a refusal that names the segment.
+//! newseg). The pages are saved as those of other shared memory; what is in a segment that no process has attached is
+//! read here, by attaching it for a moment. Of those libholdfast knows (`preload/src/segments.rs`), or, where a process
+//! has none, the kernel who was the last to use one. Fails by: a refusal that names the segment.
 
 use super::files::{Look, NAMELESS_LIMIT};
 use super::maps::{self, Kind, Mapped};
@@ -25,12 +25,12 @@ use std::io;
 pub struct Used {
     /// All segments.
     pub segments: Vec<SysvShmRecord>,
-    /// What is in those that nobody has attached; of a process that runs on ([`Look::Running`]): nothing.
+    /// What is in those that no process has attached; of a process that runs on ([`Look::Running`]): nothing.
     pub contents: Vec<SegmentContent>,
     /// What cannot be restored.
     pub refusals: Vec<(usize, Refusal)>,
-    /// What may be another matter in a moment: somebody else has a segment attached too, a process that is just ending,
-    /// perhaps; or one is too large to be read here while nobody has it attached.
+    /// What may be another matter in a moment: another process has a segment attached too, one that is just ending,
+    /// perhaps; or one is too large to be read here while no process has it attached.
     pub shared: Vec<(usize, Refusal)>,
 }
 
@@ -170,7 +170,7 @@ fn noted(process: &Process<'_>) -> io::Result<Vec<i32>> {
     Ok(entries.map(|entry| (entry & 0xffff_ffff) as u32 as i32).collect())
 }
 
-/// What is in a segment that nobody has attached. Inside the stop.
+/// What is in a segment that no process has attached. Inside the stop.
 fn content(id: i32, size: u64, look: Look) -> io::Result<Vec<ContentPiece>> {
     if look == Look::Running {
         return Ok(Vec::new());

@@ -100,7 +100,7 @@ pub fn allow_opening(name: &Path, metadata: &Metadata, watchers: &Watchers) -> i
     }
 }
 
-/// Whether somebody has a lease that an opening for reading breaks: one for writing.
+/// Whether a process has a lease that an opening for reading breaks: one for writing.
 fn is_leased(metadata: &Metadata) -> io::Result<bool> {
     let text = proctext::list_text("/proc/locks")?;
     let leases = text.lines().filter(|line| line.contains("WRITE")).filter_map(lease);

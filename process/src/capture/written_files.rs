@@ -74,7 +74,7 @@ pub struct Written {
     in_place: bool,
     /// See [`holdfast_image::record::FileContent::only_if_gone`].
     pub only_if_gone: bool,
-    /// Nobody has it open ([`super::closed_files`]).
+    /// No process has it open ([`super::closed_files`]).
     pub is_closed: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct Sight {
     pub data: Vec<(u64, u64)>,
     /// What shared mappings cover of it, by offset.
     pub covered: PageSet,
-    /// Somebody maps it for writing, which may change no time of it.
+    /// A process maps it for writing, which may change no time of it.
     pub is_mapped: bool,
     /// See [`holdfast_image::record::FileContent::absent`].
     pub absent: Vec<Name>,

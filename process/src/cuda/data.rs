@@ -28,7 +28,7 @@ const LONGEST_LOOK: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 /// What is long for bringing content back after a command was called off.
 const UNDO: Duration = Duration::from_secs(120);
-/// How often content is tried to be brought back, and how long it is waited in between.
+/// How many tries content has to be restored, and the wait between them.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
 /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -302,7 +302,7 @@ impl Owned {
         first
     }
 
-    /// Has the content brought back, whatever was asked before.
+    /// Has the content restored, whatever was asked before.
     fn back(&self, limit: Duration, spare: Option<&dyn Spare>) -> Result<(), DataError> {
         let mut last = Ok(());
         for _ in 0..TRIES {
@@ -345,7 +345,7 @@ pub(super) fn carried(hooks: &Hooks) -> u64 {
 /// it have in common.
 const SEAL: usize = 3 * 8;
 
-/// Has the keeper take what it has of processes, whose work on devices is done, before they let go of it. `None`: it
+/// Has the keeper take what it has of processes, whose work on devices is done, before they release it. `None`: it
 /// has ended, and nothing of it is to be had any more.
 pub type Keep<'a> = dyn FnMut(&[i32]) -> Result<Option<Kept>, String> + 'a;
 
@@ -360,12 +360,12 @@ pub struct Kept {
     pub spare: Box<dyn Spare>,
 }
 
-/// Memory that a keeper has and processes have let go of: it lasts although the keeper ends.
+/// Memory that a keeper has and processes have released: it lasts although the keeper ends.
 pub trait Spare: fmt::Debug + Send {
-    /// Before processes ask for it: sees to it that somebody answers.
+    /// Before processes ask for it: sees to it that a keeper answers.
     ///
     /// # Errors
-    /// Nobody does.
+    /// None does.
     fn ready(&self) -> Result<(), String>;
     /// They have it again.
     fn over(&self);
@@ -484,7 +484,7 @@ impl Held {
     /// Brings content back, and opens the gates. Notes how long all of it took.
     ///
     /// # Errors
-    /// What could not be brought back, in words: the gates stay closed.
+    /// What could not be restored, in words: the gates stay closed.
     pub fn back(mut self, figures: &mut CudaStop) -> Result<(), String> {
         let begun = Instant::now();
         let owned = self.owned.clone();
@@ -509,7 +509,7 @@ impl Held {
         *figures = of_driver;
     }
 
-    /// Leaves it to the threads in the processes, which the driver does not let go on: content is restored, and gates
+    /// Leaves it to the threads in the processes, which the driver does not let run on: content is restored, and gates
     /// are opened, when it does.
     pub fn leave_to_thread(mut self) {
         // Not over: they will ask for it.

@@ -1,9 +1,9 @@
-//! Which device of this machine stands for which of an image: the pairs that the driver wants at a restore.
+//! Which device of this machine takes the place of which of an image: the pairs that the driver wants at a restore.
 //!
 //! Called at a restart, before anything runs. Source: cuda.h 13.0, CUcheckpointRestoreArgs and CUcheckpointGpuPair;
 //! "CUDA Driver API", CUDA Checkpointing: the target must be of the same chip type, and pairs, if there are any, must
-//! name every device that was checkpointed. What must hold: a device that is here stands for itself; no device stands
-//! for two; only devices of the same model stand for each other, unless the user says so. An image names all devices
+//! name every device that was checkpointed. What must hold: a device that is here takes its own place; no device takes
+//! that of two; only devices of the same model take each other's, unless the user says so. An image names all devices
 //! that the driver offered at the cut: the program may have used fewer, so those for which there is no other are left
 //! out, and the driver refuses if it misses one. Fails by: words for the user.
 
@@ -26,7 +26,7 @@ impl fmt::Display for Pair {
     }
 }
 
-/// Pairs for devices that were there, of those that are here; none: each stands for itself. `wanted`: what the user
+/// Pairs for devices that were there, of those that are here; none: each is its own pair. `wanted`: what the user
 /// says, `OLD=NEW` with commas between.
 ///
 /// # Errors

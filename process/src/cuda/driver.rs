@@ -143,6 +143,6 @@ pub trait DriverCheckpoint: Send + Sync {
     /// # Errors
     /// See [`Cause`].
     fn unlock(&self, pid: i32) -> Result<(), DriverError>;
-    /// The process is about to end as it is: nobody is to restore it any more.
+    /// The process is about to end as it is: it is not to be restored any more.
     fn over(&self, pid: i32);
 }

@@ -217,7 +217,7 @@ impl Closed {
         &self.0
     }
 
-    /// The gate of this process is opened by somebody else.
+    /// The gate of this process is opened from elsewhere.
     pub(super) fn forget(&mut self, pid: i32) {
         self.0.retain(|hooks| hooks.pid != pid);
     }

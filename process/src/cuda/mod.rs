@@ -4,7 +4,7 @@
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
 //! * [`gate`]: what libholdfast has seen of it in a process, and where its calls wait.
 //! * [`data`]: device memory that libholdfast owns, brought to the program's own memory and back.
-//! * [`devices`]: which device stands for which of an image.
+//! * [`devices`]: which device takes the place of which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
 //! * [`room`]: whether the host has the memory for it.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.

@@ -242,7 +242,7 @@ fn told(pid: i32, error: &DriverError, settled: Result<(), String>) -> Result<()
     Ok(())
 }
 
-/// Processes that are CHECKPOINTED. Dropped, they are brought back to RUNNING.
+/// Processes that are CHECKPOINTED. Dropped, they are RUNNING again.
 pub struct Suspended {
     driver: Arc<dyn DriverCheckpoint>,
     pids: Vec<i32>,

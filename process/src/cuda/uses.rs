@@ -4,7 +4,7 @@
 //! device has not begun to use it (cuInit opens /dev/nvidiactl), or was checkpointed by the driver: there is nothing of
 //! a device in it either way. Nothing here fails: a process that has ended uses nothing.
 //!
-//! The driver of the tests, which needs no GPU, stands for devices with memfds of their names.
+//! The driver of the tests, which needs no GPU, has memfds of their names for devices.
 
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::procfs::{self, Mapping};

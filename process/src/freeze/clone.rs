@@ -107,7 +107,7 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     fault::point("clone-done");
     fails("clone-done", pid)?;
     let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);
-    // It has no life of its own, so it notices no signal.
+    // It never runs, so it notices no signal.
     ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
     let regs = ptrace::registers(pid)?;
     Ok(Copy { pid, inner, area: *area, regs, is_stuck: AtomicBool::new(false), _born: born })
@@ -221,7 +221,7 @@ impl Copy {
 
     fn work_through(&self, rows: &[Row]) -> Result<(), TraceError> {
         let mut table = stub::table(rows, self.inner, self.inner, MARKER);
-        // Nobody to return to: behind the marker the copy would end.
+        // Nothing to return to: behind the marker the copy would end.
         table.truncate(table.len() - stub::END.len());
         table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
         let thread = remote(self.pid, self.inner);

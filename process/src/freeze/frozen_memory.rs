@@ -5,7 +5,7 @@
 //! children), from segment files that the program has mapped, and from memory that the running program is kept from
 //! changing (engine slots). Dropping it ends the copy, lets the held program run on, or lifts the guard.
 //!
-//! Runs in: the agent's flush workers (read, release) and whoever owns it (drop).
+//! Runs in: the agent's flush workers (read, release) and its owner (drop).
 
 use crate::freeze::guard::Guard;
 use crate::freeze::tracer_queue::TracerQueue;
@@ -284,7 +284,7 @@ impl OwnMemory {
     }
 }
 
-/// See the head of the file. Speaks global addresses ([`holdfast_image::address_space`]).
+/// See the head of the file. Uses global addresses ([`holdfast_image::address_space`]).
 #[derive(Debug)]
 pub struct FrozenMemory {
     /// By space.

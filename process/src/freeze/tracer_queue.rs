@@ -1,6 +1,6 @@
 //! What the owner of a cut's memory asks of the tracer thread: a leaf, so that memory need not know the tracer.
 //!
-//! Implemented by the tracer's queue of commands; used by the flush workers and by whoever drops the memory.
+//! Implemented by the tracer's queue of commands; used by the flush workers and where the memory is dropped.
 
 use holdfast_image::pages::PageRun;
 use std::fmt::Debug;

@@ -82,7 +82,7 @@ impl<'a> VdsoCalls<'a> {
     pub fn call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
         self.try_call(number, args).or_else(|error| {
             self.host.thread.halt()?;
-            // Late, but made: what it yields is to be given back by somebody.
+            // Late, but made: what it yields is still to be given back.
             let regs = ptrace::registers(self.host.thread.tid)?;
             let is_made = regs.rip == self.at + SYSCALL.len() as u64;
             if is_made { Ok(regs.rax.cast_signed()) } else { Err(error) }

@@ -1,14 +1,14 @@
 //! Processes in which libholdfast cannot register: statically linked, for another C library, or started without
-//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); those that are no
+//! LD_PRELOAD; those in which it registers with the agent of another job ([`registers_elsewhere`]); those that are no
 //! longer root, and cannot reach root's agent ([`cannot_reach`]); children that are stopped since their birth; and
 //! those made by the bare system call clone(2) ([`is_bare_copy`]). The agent makes itself the room there that the
 //! library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born
 //! meanwhile, on the tracer thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted
-//! once: the room stays, its children inherit it. What must hold: the process stands as a whole while it is done, and
-//! goes on as after any stop. One that shares its memory with another (a child of vfork) is left alone: it executes a
-//! program in a moment. Fails by: [`CutError`]; the process runs on.
+//! once: the room stays, its children inherit it. What must hold: the process is stopped as a whole while it is done,
+//! and goes on as after any stop. One that shares its memory with another (a child of vfork) is left alone: it executes
+//! a program in a moment. Fails by: [`CutError`]; the process runs on.
 
 use crate::error::{CutError, TraceError};
 use crate::inject::area;
@@ -62,7 +62,7 @@ pub fn loads_libraries(program: &impl elf::Bytes) -> Result<bool, ElfError> {
     Ok(name.is_some_and(|name| name.starts_with(b"ld-linux-x86-64.")))
 }
 
-/// Whether a process is one of those that the head of the file speaks of. What has ended, or may not be looked at, is
+/// Whether a process is one of those that the head of the file lists. What has ended, or may not be looked at, is
 /// not.
 pub fn cannot_register(pid: i32) -> bool {
     let Ok(program) = Running::of(pid) else { return false };
@@ -86,14 +86,14 @@ pub fn cannot_register(pid: i32) -> bool {
     }
 }
 
-/// Whether the socket of this agent, which is root's, is closed to a process: it is somebody else.
+/// Whether the socket of this agent, which is root's, is closed to a process: it is another user's.
 fn cannot_reach(pid: i32) -> bool {
     unix_socket::effective_user() == 0 && membership::file_system_user(pid).is_ok_and(|user| user != 0)
 }
 
-/// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a
-/// process of a job has executed that was restarted under another name. A child made by fork knows what its parent
-/// has been told, if that has spoken (`known`: the rooms of the job's processes).
+/// Whether libholdfast in a process registers with another agent than that at `socket`, as its environment has it: what
+/// a process of a job has executed that was restarted under another name. A child made by fork knows what its parent
+/// has been told, if that is registered (`known`: the rooms of the job's processes).
 pub fn registers_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> bool {
     let Ok(Environment::Is(environment)) = environment::of(pid) else { return false };
     let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
@@ -116,7 +116,8 @@ fn inherited(pid: i32, live: i32, known: &[InjectArea], maps: &[Mapping]) -> Opt
     known.iter().find(is_there).copied()
 }
 
-/// Whether job control has stopped it: a child may be stopped before its first instruction, and speaks when it goes on.
+/// Whether job control has stopped it: a child may be stopped before its first instruction, and registers when it goes
+/// on.
 fn is_job_stopped(pid: i32) -> bool {
     procfs::stat_fields(pid, pid).is_ok_and(|fields| fields.first().is_some_and(|state| state == "T"))
 }
@@ -370,7 +371,7 @@ fn map(pid: i32, foothold: &VdsoCalls<'_>) -> Result<InjectArea, CutError> {
         if result != 0 {
             return Err(refused(result, "mprotect"));
         }
-        // For whoever looks at its mappings; some kernels cannot.
+        // For those who look at its mappings; some kernels cannot.
         for (start, len) in [(scratch, SCRATCH_LEN), (code, CODE_LEN)] {
             let (what, name) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
             foothold.call(libc::SYS_prctl, [what, name, start, len, foothold.name(), 0])?;
@@ -466,7 +467,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Whether somebody was taken in.
+    /// Whether a process was taken in.
     #[derive(Default)]
     struct Taken(AtomicBool);
 

@@ -6,8 +6,8 @@
 //! `__ptrace_unlink`), also by the death of the tracer. Nothing of the program itself runs: the last call of
 //! libholdfast follows the end of its connection (`preload/src/agent.rs`).
 //!
-//! Called by `stopped_group` inside the stop, on the tracer thread. How it fails: the process stands as before, or a
-//! little later, and [`area::own_descriptor`] says what is in the way.
+//! Called by `stopped_group` inside the stop, on the tracer thread. How it fails: the process is stopped as before, or
+//! a little later, and [`area::own_descriptor`] says what is in the way.
 
 use crate::inject::area;
 use crate::inject::remote_thread::pause;
@@ -60,7 +60,7 @@ fn walk(tid: i32, area: &InjectArea) {
                 pause(begun);
                 continue;
             }
-            // The first stop may be a second interrupt, which was sent to a thread that stood already.
+            // The first stop may be a second interrupt, which was sent to a thread that was stopped already.
             Ok(Wait::Syscall | Wait::Interrupted | Wait::GroupStop(_))
                 if steps < STEPS && area::is_connecting(tid, area) =>
             {
@@ -91,7 +91,7 @@ mod tests {
         Stopped { threads: BTreeMap::from([(pid, interrupt::again(pid, pid).unwrap())]) }
     }
 
-    /// The page of shared variables is a part of its stack that nobody uses.
+    /// The page of shared variables is a part of its stack that nothing uses.
     #[test]
     fn only_who_is_connecting_runs_on() {
         let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
@@ -107,7 +107,7 @@ mod tests {
         let area = InjectArea { shared: Addr(page), ..InjectArea::default() };
         finish(pid, &area, &mut stopped);
         assert_eq!(ptrace::registers(pid).unwrap(), regs);
-        // It "connects" for ever: after the limit it stands again, in its call.
+        // It "connects" for ever: after the limit it is stopped again, in its call.
         let memory = holdfast_sys::procmem::ForcedMemory::open(pid, pid).unwrap();
         memory.write(page + SharedPage::OWN_FD as u64, &SharedPage::OWN_FD_CHANGING.to_ne_bytes()).unwrap();
         finish(pid, &area, &mut stopped);

@@ -4,10 +4,10 @@
 //! Used by `orphans` and `adopt`, and by the agent for processes that register. The environment is in the memory of
 //! the program, and a restart changes nothing there: in a job that was restarted under another name, or from a store
 //! that was moved, it names an agent that is no more, or one that has another job by now. What such processes execute
-//! speaks to that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
+//! registers with that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
 //! namespace. And everybody can write a mark: it counts only in a process with the agent's own ids ([`has_own_ids`]),
-//! in one that was seen as a descendant ([`Descendants`]), or beside the job's key (`HOLDFAST_KEY`), which nobody
-//! knows who may not look into a process of the job ([`Marks::prove`]). Nor does the job learn its marks from who may
+//! in one that was seen as a descendant ([`Descendants`]), or beside the job's key (`HOLDFAST_KEY`), known to those
+//! alone who may look into a process of the job ([`Marks::prove`]). Nor does the job learn its marks from who may
 //! have written them: the key is what the agent was told at its start, or has from the image, and sockets of other
 //! agents are those that members with the agent's own ids name.
 
@@ -100,7 +100,7 @@ impl Descendants {
     }
 }
 
-/// Whether the caller itself traces a process that nobody asked for: the memory of one that may have ended.
+/// Whether the caller itself traces a process that was not asked for: the memory of one that may have ended.
 fn is_frozen_copy(pid: i32) -> bool {
     Status::read(pid, pid).is_ok_and(|status| refuse::tracer(&status).is_some_and(refuse::is_own_thread))
 }
@@ -149,7 +149,7 @@ impl Marks {
             && self.key.as_ref().is_none_or(has_key)
     }
 
-    /// Whether nobody can have written an environment but who has been let into the job.
+    /// Whether only who has been let into the job can have written an environment.
     pub fn prove(&self, environment: &[u8]) -> bool {
         self.have_key() && self.are_in(environment)
     }
@@ -218,7 +218,7 @@ fn value_in<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-/// Whether libholdfast in what has this environment speaks to another agent than that at `socket`.
+/// Whether libholdfast in what has this environment registers with another agent than that at `socket`.
 pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
     named_in(environment).is_some_and(|path| path != socket.as_os_str().as_bytes())
 }
@@ -341,7 +341,7 @@ mod tests {
             is_of_job(copy.1[2], &[copy.1[1]], socket, &[])
                 && is_of_job(unmarked.1[2], &unmarked.1[..1], socket, &[])
         );
-        // A child of whoever is above the job: an orphan, for all that can be known.
+        // A child of a process above the job: an orphan, for all that can be known.
         assert!(is(copy.1[0]));
         assert!(is_of_job(copy.1[2], &[], socket, &[]) && is_of_job(copy.1[2], &[i32::MAX], socket, &[]));
         assert!(are_together(job.1[0], copy.1[2]) && are_together(job.1[0], i32::MAX));

@@ -1,10 +1,10 @@
-//! Names of System V semaphores and queues, and of segments of shared memory: nobody can see who uses one that is not
-//! attached, so the agent whose program does holds a name for it, that of a unix socket without a file (unix(7)), as
-//! long as it lives. Copies of a job then leave it alone.
+//! Names of System V semaphores and queues, and of segments of shared memory: the kernel does not tell who uses one
+//! that is not attached, so the agent whose program does holds a name for it, that of a unix socket without a file
+//! (unix(7)), as long as it lives. Copies of a job then leave it alone.
 //!
 //! Used by `cut` (what the program uses) and by `rebuild::ipc` and `rebuild::sysv_shm` (what a restart takes). What
 //! must hold: everybody may give a socket any such name, so one counts only if this user has made the socket
-//! (sock_diag), and each has a part of its own that nobody can guess: none can be taken before it is wanted. How it
+//! (sock_diag), and each has a part of its own that cannot be guessed: none can be taken before it is wanted. How it
 //! fails: another agent has a name.
 
 use crate::capture::ipc;

@@ -36,7 +36,7 @@ const LOOKED_AT: Duration = Duration::from_millis(100);
 const EXECUTING: Duration = Duration::from_millis(20);
 /// How often that is tried.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
+/// Who inherits orphans whose ancestors are all of another pid namespace: what has entered a container.
 const INIT: i32 = 1;
 
 /// See the head of the file.
@@ -278,7 +278,7 @@ impl Orphans {
             Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
             Ok(Environment::Ending) if process_age::of(pid).is_some_and(|age| age < ENDING) => Whose::Ours,
             Err(error) if is_forbidden(&error) && self.may_be_hidden(pid) => Whose::Ours,
-            // What must not be read belongs to somebody else, or is set-user-id.
+            // What must not be read belongs to another user, or is set-user-id.
             Ok(Environment::Ending) | Err(_) => Whose::Others,
         }
     }
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(orphans.besides(&[]).unwrap(), [0; 0]);
     }
 
-    /// What the same user does besides, however fast, keeps nobody from a look at all processes.
+    /// What the same user does besides, however fast, does not prevent a look at all processes.
     #[test]
     fn a_storm_of_others_of_the_same_user_is_looked_through() {
         let storm = || {
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Whatever it is doing when it is looked at, it is not taken for somebody else's.
+    /// Whatever it is doing when it is looked at, it is not taken for another user's.
     #[test]
     fn an_orphan_that_executes_programs_all_the_time_is_ours() {
         let socket = Path::new("/run/job/executes.sock");

@@ -1,7 +1,7 @@
 //! One process while it is stopped, from stage to stage; one value holds all that is known of it.
 //!
 //! Used by [`super::stopped_group`] and `capture::capture_job`, on the tracer thread. What must hold: whatever fails,
-//! every stopped program comes back to the caller ([`Aborted`]), which resumes it.
+//! every stopped program is given to the caller again ([`Aborted`]), which resumes it.
 
 use crate::error::CutError;
 use crate::job::prepare::Before;

@@ -3,8 +3,9 @@
 //! does for a second time what it did to them; so they are named.
 //!
 //! [`find`] is called by the front before anything is made. It looks, opens nothing but folders and changes nothing.
-//! Which files a program has written nobody tells afterwards: those of its user in its working folders, and beside the
-//! files that it has open for writing, are taken for its own. Bounded in entries, so that a home folder costs no time.
+//! Which files a program has written the kernel does not tell afterwards: those of its user in its working folders, and
+//! beside the files that it has open for writing, are taken for its own. Bounded in entries, so that a home folder
+//! costs no time.
 //! How it fails: what cannot be looked at is left out: this is a note, and nothing is decided by it.
 
 use super::file_role::may_write;

@@ -106,7 +106,7 @@ fn own(
             });
         }
     }
-    // One that is in the image may have been rebuilt: its file is executed, and what was mapped of it comes back.
+    // One that is in the image may have been rebuilt: its file is executed, and what was mapped of it is restored.
     if !executable && !gone.takes(&record.exe.path) {
         lines.extend(other(&record.exe).map(|error| error.to_string()));
     }

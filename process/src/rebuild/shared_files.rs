@@ -1,6 +1,6 @@
 //! Files with names that the programs of a job share by mappings: what of them the image has.
 //!
-//! What a mapping for writing covers is in the image with its pages, whoever else of the job has the file mapped for
+//! What a mapping for writing covers is in the image with its pages, whatever else of the job has the file mapped for
 //! reading only (launchers tell their workers something that way). So such a file is made anew where it is gone.
 //! [`super::preflight`](fn@super::preflight) and `new_process::child` ask; both have the record of all processes.
 //! Invariants: pure.

@@ -2,7 +2,7 @@
 //! without a name that all of them map privately, so that they share it again until they write.
 //!
 //! The first new process makes the file; all inherit it at a number that both halves of a restart know
-//! ([`kept_fds`]). The agent fills it ([`take`]) before anything is mapped, and seals it: nobody can
+//! ([`kept_fds`]). The agent fills it ([`take`]) before anything is mapped, and seals it: no process can
 //! change it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
 //! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. Instead of it the front may have given the
 //! first new process a file that a page server serves ([`PageProvider::is_served`]): nothing is filled and sealed then.

@@ -183,7 +183,7 @@ impl Planner<'_> {
     }
 
     /// Whether a stream that was a file goes to the restart's own. `/dev/null` is what shells give to commands in the
-    /// background: nobody has asked for it.
+    /// background: it was not asked for.
     fn is_here(&self, object: &Object, number: i32) -> bool {
         let Some(own) = self.own.get(number as usize) else { return false };
         match (self.wish, own.kind) {
@@ -216,7 +216,7 @@ impl Planner<'_> {
             Some(libc::EACCES | libc::EPERM) => "which you may not open".to_owned(),
             _ => format!("which cannot be opened ({error})"),
         };
-        // A folder that nobody else may look into hides the reason.
+        // A folder that no other user may look into hides the reason.
         match fs::metadata(now.as_ref().unwrap_or(path).as_path()) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(failed(&error)),
             _ => {}

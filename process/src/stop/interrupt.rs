@@ -73,7 +73,7 @@ impl Stragglers {
             Ok(_) => ptrace::detach(tid, 0).is_err(),
         });
     }
-    /// Adds threads that were killed while they stood still: a tracer must take note of their end, or the program's
+    /// Adds threads that were killed while they were stopped: a tracer must take note of their end, or the program's
     /// parent never hears of its end (ptrace(2), "Death under ptrace").
     pub fn add(&mut self, tids: Vec<i32>) {
         for &tid in &tids {
@@ -292,7 +292,7 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
     Ok(fresh)
 }
 
-/// Once more, where whoever traced it has let go of it meanwhile.
+/// Once more, where its tracer has detached from it meanwhile.
 fn seize_let_go(pid: i32, tid: i32, error: io::Error) -> io::Result<()> {
     match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         None if error.raw_os_error() == Some(libc::EPERM) => ptrace::seize(tid, OPTIONS),
@@ -335,7 +335,7 @@ fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
     }
 }
 
-/// Waits until one thread stands in an event stop. `Ok(None)`: it ended. `Err(())`: too late.
+/// Waits until one thread is in an event stop. `Ok(None)`: it ended. `Err(())`: too late.
 ///
 /// A thread that is ready to run and has no processor gets more time: what keeps it from stopping keeps it from running
 /// too.
@@ -374,7 +374,7 @@ fn wait_stopped(
     }
 }
 
-/// Looks again at a thread that stood in a group stop: the signal of the stop, if it is in force still. SIGCONT ends
+/// Looks again at a thread that was in a group stop: the signal of the stop, if it is in force still. SIGCONT ends
 /// it, and a tracer is not told while the thread is trapped; nor does the signal wait for the thread any more when
 /// another one has come that stops (kernel/signal.c, prepare_signal). So the thread is let look for itself.
 pub fn stop_signal_again(pid: i32, tid: i32) -> Option<i32> {
@@ -394,7 +394,7 @@ pub fn pauses(regs: &Registers) -> bool {
 }
 
 /// Lets new threads that waited in pause(2) go as far as the beginning of the call, where they stand again. Before
-/// anybody else is let go: a signal that came while they are in user code, about to make the call, would be handled
+/// any other is resumed: a signal that came while they are in user code, about to make the call, would be handled
 /// there, and they would wait for another one for ever; after a restart one may well come at once, because what was
 /// to happen meanwhile happens then. From the beginning of the call on any signal ends it. (Other calls that signals
 /// end have something else to wait for, or a mask of their own, which holds the signal back.) Returns the signals
@@ -402,7 +402,7 @@ pub fn pauses(regs: &Registers) -> bool {
 /// machine everybody would stand while such a thread waits for a processor.
 pub fn enter_pauses(tids: &[i32], limit: Duration) -> BTreeMap<i32, i32> {
     for &tid in tids {
-        let _ = ptrace::cont_to_call(tid, 0); // gone threads are noticed by whoever lets them go
+        let _ = ptrace::cont_to_call(tid, 0); // threads that are gone are noticed when they are resumed
     }
     let begun = Instant::now();
     let mut signals = BTreeMap::new();
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(signals, BTreeMap::from([(pid, libc::SIGUSR1)]));
         ptrace::detach(pid, signals[&pid]).unwrap();
         assert_eq!((line(), line()), ("out 2".into(), "in".into()));
-        // Nobody sends one: it waits.
+        // None is sent: it waits.
         stop_in_pause(pid);
         assert_eq!(enter_pauses(&[pid], limit), BTreeMap::new());
         ptrace::detach(pid, 0).unwrap();

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// So long a parent may not have heard yet that a child goes on. Most never ask.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks whether a signal of job control has come while its receiver stood for us already: SIGSTOP would take effect
-/// when the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we have
-/// seen already (kernel/signal.c, prepare_signal), and leaves no trace when another stop follows it. All are over as
-/// soon as the process is let go.
+/// Looks whether a signal of job control has come while its receiver was stopped by us already: SIGSTOP would take
+/// effect when the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we
+/// have seen already (kernel/signal.c, prepare_signal), and leaves no trace when another stop follows it. All are over
+/// as soon as the process is resumed.
 ///
 /// # Errors
 /// One is on its way.
@@ -133,7 +133,7 @@ fn to_be_told(parent: &Seen, area: &InjectArea, children: &[(i32, i32)]) -> Resu
         procmem::read(parent.live, at(0), &mut infos)?;
         for ((&(_, what), result), info) in some.iter().zip(results).zip(infos.chunks_exact(LEN)) {
             // Nothing to tell: siginfo_t stays as it is, all zero. What cannot be asked counts as usual: a stop is
-            // told when somebody asks, nobody asks for a go-on.
+            // told when it is asked for; a go-on is not asked for.
             told.push(if result == 0 { info[..4] != [0; 4] } else { what == libc::WSTOPPED });
         }
     }

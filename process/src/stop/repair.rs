@@ -57,7 +57,7 @@ pub fn repair(
     let Inspected { live, maps, status, memory, tasks } = inspected;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
-    // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c,
+    // By this thread: some kernels let only the tracer write where the program may not (fs/proc/base.c,
     // proc_mem_foll_force).
     area::ready_stub(&memory, &target.area)?;
     resume::collect_slots(target, kept, &memory, held)?;

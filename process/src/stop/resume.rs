@@ -33,7 +33,7 @@ pub struct StoppedProgram {
     pub threads: Vec<Thread>,
     /// The thread that calls were injected into: mask and registers must be put back.
     pub host: Option<LiveThread>,
-    /// Injected calls that nobody has waited for yet, with the area that they run in.
+    /// Injected calls that were not waited for yet, with the area that they run in.
     pub under_way: Option<InjectArea>,
 }
 

@@ -1,6 +1,6 @@
 //! What is known of one process at each stage of a stop.
 //!
-//! Plain data: made by [`crate::stop::repair`] and `capture::capture_process`, used by whoever looks at all processes.
+//! Plain data: made by [`crate::stop::repair`] and `capture::capture_process`, used by what looks at all processes.
 
 use crate::capture::cwd::Folder;
 use crate::capture::identity::SharedFiles;
@@ -43,7 +43,7 @@ pub struct Repaired {
     pub live: i32,
     /// As the kernel prints them.
     pub maps: Vec<Mapping>,
-    /// Its children, as they were when all processes stood still.
+    /// Its children, as they were when all processes were stopped.
     pub children: Vec<i32>,
     /// Status file.
     pub status: Status,

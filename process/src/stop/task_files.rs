@@ -2,8 +2,8 @@
 //!
 //! The way to /proc/PID/task/TID/comm takes the kernel several times as long as what it says there, and a stop of
 //! many threads goes it twice for each. Called by `capture_process`, from several threads at once, each for another
-//! process. What must hold: what is told is of the thread that has the id now. A file stands for the thread that it
-//! was opened for, not for its id: of one that has ended, comm cannot be read any more (fs/proc/base.c, comm_show:
+//! process. What must hold: what is told is of the thread that has the id now. A file is of the thread that it
+//! was opened for, not of its id: of one that has ended, comm cannot be read any more (fs/proc/base.c, comm_show:
 //! ESRCH), while its list of children would be empty. So comm is read last, and tells of both. How it fails: nothing
 //! is told of a thread that has ended or cannot be looked at.
 

@@ -1,8 +1,8 @@
 //! Explicit huge pages (MAP_HUGETLB, private): what the tracker cannot tell of them.
 //!
 //! One that was given back (MADV_DONTNEED) leaves a marker of its protection, and is protected when a read brings it
-//! in again, as zeros (mm/hugetlb.c, hugetlb_no_page): to the tracker nobody has written to it. But it holds zeros
-//! until somebody does, which the tracker reports. So what is found unchanged and holds something is unchanged; the
+//! in again, as zeros (mm/hugetlb.c, hugetlb_no_page): to the tracker nothing has written to it. But it holds zeros
+//! until a thread does, which the tracker reports. So what is found unchanged and holds something is unchanged; the
 //! rest counts as written.
 //!
 //! Called by `tracking`, inside the stop. Cost: 1 us per huge page that holds something in its first word.

@@ -4,7 +4,7 @@
 //! ms per GiB that is clean, 3 ms that is wholly written, 6 ms of which every third page is; a quarter of the first
 //! where only what is not write-protected is asked for; asking whether a page is its file's costs 6 ms more and up to
 //! 28, because the kernel then looks at every struct page, so that is asked only of mappings of files, and not of what
-//! is `known`. Large memory is scanned by several threads: the program stands still and leaves them its processors.
+//! is `known`. Large memory is scanned by several threads: the program is stopped and leaves them its processors.
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 

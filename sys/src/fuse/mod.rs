@@ -1,7 +1,7 @@
 //! A file of our own that others map: a FUSE file system with one file, on a mount that has no place in any folder.
 //!
 //! Used by the page server (`cli/src/page_server.rs`). The mount is made by fsopen(2) and fsmount(2), never attached:
-//! it is there as long as anybody has the file open or mapped, and nothing of it is left when nobody has. An ordinary
+//! it is there as long as a process has the file open or mapped, and nothing of it is left when none has. An ordinary
 //! user gets it in a user and mount namespace of its own ([`own_mounts`]); who maps the file may be in any other.
 //! [`protocol`] has the messages, [`serve`] the threads that answer. By hand: `nix` has neither call; the crate `fuser`
 //! mounts on paths alone.

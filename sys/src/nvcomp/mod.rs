@@ -280,9 +280,9 @@ impl Nvcomp {
     /// nvCOMP refuses.
     ///
     /// # Safety
-    /// The workspace is memory of the device, aligned to [`Plan::ALIGNMENT`], of [`Plan::bytes`], that nobody else uses
-    /// before the stream is done; its beginning has, on this stream, what [`Plan::head`] gave for this address. The
-    /// chunks that are named there are readable until then. The stream's context is current.
+    /// The workspace is memory of the device, aligned to [`Plan::ALIGNMENT`], of [`Plan::bytes`], that nothing else
+    /// uses before the stream is done; its beginning has, on this stream, what [`Plan::head`] gave for this address.
+    /// The chunks that are named there are readable until then. The stream's context is current.
     pub unsafe fn compress(&self, plan: &Plan, workspace: u64, stream: u64) -> Result<(), NvcompError> {
         let at = |offset: u64| workspace + offset;
         // SAFETY: as the caller promises; what is where is the plan's.

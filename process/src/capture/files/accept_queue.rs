@@ -2,7 +2,7 @@
 //!
 //! Called by [`super::sockets`] for each listener, inside the stop. One whose other end the program still has is seen
 //! at that end. One from outside is lost by a restart like every connection to the outside; the listener serves new
-//! ones. One whose other end was closed is known to nobody but the queue, which cannot be looked into: the checkpoint
+//! ones. One whose other end was closed is known to the queue alone, which cannot be looked into: the checkpoint
 //! waits until it is accepted.
 
 use super::{FileReader, Look, Obstacle};

@@ -127,7 +127,7 @@ const UNKNOWN: &str = "this kind of file is not supported";
 pub struct Unreadable {
     /// One per descriptor, with the place of its process.
     pub refusals: Vec<(usize, Refusal)>,
-    /// All of it goes by: a moment later there may be none.
+    /// All of it is for the moment: a little later there may be none.
     pub passing: bool,
 }
 
@@ -140,15 +140,15 @@ pub struct FileReader<'a> {
     found: Vec<Found>,
     /// Places in `found`, by inode.
     places: HashMap<u64, Vec<usize>>,
-    /// All unix sockets of the host, once somebody has asked.
+    /// All unix sockets of the host, once they were asked for.
     unixes: OnceCell<HashMap<u64, UnixSocket>>,
-    /// Its TCP connections, once somebody has asked.
+    /// Its TCP connections, once they were asked for.
     streams: OnceCell<HashMap<u64, sockets::Stream>>,
     /// Their inodes, by the address here and there.
     stream_ends: OnceCell<HashMap<(SocketAddr, SocketAddr), u64>>,
-    /// What was shut down of UDP sockets, once somebody has asked; `None`: the kernel does not tell.
+    /// What was shut down of UDP sockets, once it was asked for; `None`: the kernel does not tell.
     udp: OnceCell<Option<HashMap<u64, u8>>>,
-    /// Multicast groups that somebody on the host has joined, once somebody has asked.
+    /// Multicast groups that a socket of the host has joined, once they were asked for.
     groups: OnceCell<Vec<multicast::Group>>,
     /// What shared mappings cover of files without a name.
     covered: Covered,
@@ -278,7 +278,7 @@ impl<'a> FileReader<'a> {
         self.places.get(&inode).into_iter().flatten().filter_map(|&place| self.found.get(place))
     }
 
-    /// The order of open file descriptions. One that was closed meanwhile is nobody's twin.
+    /// The order of open file descriptions. One that was closed meanwhile has no twin.
     fn order(&self, one: &Found, two: &Found) -> Ordering {
         let pid = |found: &Found| self.holders[found.holder].pid;
         clone::order_of_descriptions(pid(one), one.fd, pid(two), two.fd).unwrap_or(Ordering::Less)
@@ -376,7 +376,7 @@ impl<'a> FileReader<'a> {
     fn process(&self, found: &Found) -> Result<Object, Obstacle> {
         let pid = found.info.get("Pid").and_then(|pid| pid.parse::<i32>().ok());
         match pid.ok_or_else(|| Obstacle::from("its fdinfo cannot be understood"))? {
-            // A process has an inode of its own, whoever looks at it (fs/pidfs.c; Linux 6.9).
+            // A process has one inode, the same for all who look at it (fs/pidfs.c; Linux 6.9).
             -1 => Ok(Object::PidFd { pid: -1, gone: found.inode }),
             pid => match self.inner_pid(pid) {
                 Some(pid) => Ok(Object::PidFd { pid, gone: 0 }),

@@ -26,7 +26,7 @@ const HEAD: usize = COUNT + 4;
 /// Sources that are kept of a filter.
 const SOURCES: usize = 64;
 
-/// A group that somebody has joined on an interface.
+/// A group that a socket has joined on an interface.
 pub(super) type Group = (u32, IpAddr);
 
 impl FileReader<'_> {

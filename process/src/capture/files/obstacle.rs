@@ -7,12 +7,12 @@ use std::io;
 pub(super) enum Obstacle {
     /// It cannot be restored.
     Refused(String),
-    /// Not now; it goes by while the programs run on.
+    /// Not now; it passes while the programs run on.
     Passing(String),
     /// It was closed while it was looked at.
     Closed(String),
-    /// Nobody of the job has the other end. It may be on its way from one to another, in a message that stands in the
-    /// way too: then both go by.
+    /// No process of the job has the other end. It may be on its way from one to another, in a message that waits in
+    /// the way too: then both go by.
     Apart(String),
 }
 

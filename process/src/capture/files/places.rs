@@ -2,8 +2,8 @@
 //!
 //! Called by [`super::FileReader::tables`] for each description, in `check` too. A file system may have been mounted
 //! over it, or its folder closed to the program itself; then the restart would open another file, or none. One look
-//! without opening: nobody is told (inotify(7)). A standard stream that was given is looked for at the restart, which
-//! can do without (docs/files.md).
+//! without opening: no watcher is told (inotify(7)). A standard stream that was given is looked for at the restart,
+//! which can do without (docs/files.md).
 
 use super::{FileReader, Found, Obstacle};
 use crate::capture::written_files::is_of_kernel;

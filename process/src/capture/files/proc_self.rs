@@ -1,13 +1,13 @@
 //! Open files that are about the process itself: those of its folder in /proc, and its namespaces.
 //!
-//! Used by `files`. They are named so that the process finds its own in the next life too.
+//! Used by `files`. They are named so that the process finds its own after a restart too.
 
 use super::{FileReader, Found, Holder};
 use crate::capture::own_proc;
 use holdfast_sys::procfs;
 
 impl FileReader<'_> {
-    /// A path as the process that has it open finds it in the next life, too.
+    /// A path as the process that has it open finds it after a restart, too.
     pub(super) fn own_proc_path(&self, found: &Found, path: &[u8]) -> Vec<u8> {
         own_proc::named(path, self.ids(found))
     }

@@ -82,7 +82,7 @@ impl FileReader<'_> {
             (Some(_), None) if peer_of(taken).is_ok_and(|peer| name_caches::is_server(&peer.0)) => {
                 return self.pair(taken, found.inode, socket_type, &kernel);
             }
-            // Closed by whoever had it: what it has sent can still be read.
+            // Closed by its process: what it has sent can still be read.
             (Some(0), _) if kernel.ended && !is_datagram => {
                 return self.pair(taken, found.inode, socket_type, &kernel);
             }
@@ -119,7 +119,7 @@ impl FileReader<'_> {
                     SocketState::Connected { connection, peer, data, senders, marks, shut, ended }
                 }
             }
-            // As to the system's log: whoever listens there then will do.
+            // As to the system's log: any listener there will do.
             (Some(_), None) if is_datagram => match self.standard(found) {
                 Some(_) => return refused(),
                 None => directed(taken)?,
@@ -241,7 +241,7 @@ impl FileReader<'_> {
         let own = all.get(&found.inode);
         let other = own.and_then(|own| self.other_end(own));
         let (Some(own), Some(other)) = (own, other) else {
-            // Closed by whoever of the job had it: what it has sent can still be read.
+            // Closed by its process of the job: what it has sent can still be read.
             if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
                 let Waiting { data, senders, marks } = self.data(taken, TCP)?;
@@ -300,9 +300,9 @@ impl FileReader<'_> {
     }
 
     /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead
-    /// program stay in TIME_WAIT for a minute, in which nobody can listen there unless they, too, had SO_REUSEADDR
+    /// program stay in TIME_WAIT for a minute, in which no socket can listen there unless they, too, had SO_REUSEADDR
     /// (net/ipv4/inet_connection_sock.c, inet_csk_bind_conflict). Most servers set it. What a listener accepts has
-    /// the option from it; nobody else can have the address of a socket that listens, with it or without.
+    /// the option from it; no other can have the address of a socket that listens, with it or without.
     fn free_after_death(&self, taken: &OwnedFd) {
         if self.look == Look::Stopped {
             let one = 1_i32.to_ne_bytes();
@@ -487,7 +487,7 @@ pub(super) fn record(
 /// user.
 fn peer_ids(taken: &OwnedFd) -> Option<Ownership> {
     let told = socket::option(taken.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
-    // struct ucred of unix(7): process, user, group; of a socket that nobody has made anything of, none.
+    // struct ucred of unix(7): process, user, group; of a socket that was never used, none.
     let number = |at: usize| Some(u32::from_ne_bytes(told.get(at..at + 4)?.try_into().ok()?));
     let ids = Ownership { user: number(4)?, group: number(8)? };
     let own = Ownership { user: unix_socket::effective_user(), group: unix_socket::effective_group() };

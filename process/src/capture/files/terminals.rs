@@ -4,7 +4,7 @@
 //! asked at the master without changing anything; the slave is never opened here, because that would be seen at the
 //! master. What waits to be read at either end cannot be seen without being taken out: then there is no image just
 //! now. But a line that was begun and not ended (canonical mode: it waits as long as its typist) is taken out inside
-//! the stop, in which nobody reads, and put back ([`terminal::begun_line`]).
+//! the stop, in which no process reads, and put back ([`terminal::begun_line`]).
 
 use super::{FileReader, Found, Holder, Look, Obstacle};
 use crate::capture::identity::owner_of;
@@ -127,7 +127,7 @@ impl FileReader<'_> {
     }
 
     fn nothing_waits(&self, end: &OwnedFd) -> Result<(), Obstacle> {
-        // Nobody writes to any of them any more.
+        // No process writes to any of them any more.
         if self.look == Look::Stopped && !self.written.replace(true) {
             thread::sleep(ON_ITS_WAY);
         }

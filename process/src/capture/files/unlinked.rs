@@ -131,8 +131,8 @@ pub fn is_known(files: &[NamelessFile], mapping: &Mapping) -> bool {
     file.is_some_and(|file| !file.by_mapping || is_shown(file))
 }
 
-/// Adds files of which only mappings are left. Their length is known by pages, and that is enough: nobody can ask for
-/// it. `privately`: of [`mapped_privately`].
+/// Adds files of which only mappings are left. Their length is known by pages, and that is enough: no process can ask
+/// for it. `privately`: of [`mapped_privately`].
 pub fn add_mapped(
     table: &mut FileTable,
     all: &[Mapped],

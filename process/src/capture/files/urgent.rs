@@ -2,8 +2,8 @@
 //!
 //! Called by `sockets`, inside the stop, on a duplicate of the program's descriptor. A read stops at such a byte, and
 //! so does a look: what lies behind it is seen by a peek offset (SO_PEEK_OFF; of TCP since Linux 6.9). Meanwhile the
-//! byte is in line or out of it (SO_OOBINLINE) as the look needs it: nobody reads. How it fails: what cannot be seen
-//! whole is an obstacle that passes; the options are as they were.
+//! byte is in line or out of it (SO_OOBINLINE) as the look needs it: no process reads. How it fails: what cannot be
+//! seen whole is an obstacle that passes; the options are as they were.
 
 use super::Obstacle;
 use super::in_flight::{DESCRIPTORS, NO_PEEK_OFFSET, has_peek_offset, own_peek_offset, unreadable, waiting};
@@ -159,7 +159,7 @@ fn tells_senders(socket: &OwnedFd) -> bool {
     OF_SENDERS.iter().any(|&name| fd::socket_option(socket.as_fd(), name).is_ok_and(|on| on != 0))
 }
 
-/// What stands in the way where that is so and a byte is out of band: which of the two has ended a look is not told.
+/// What is in the way where that is so and a byte is out of band: which of the two has ended a look is not told.
 pub(super) fn hidden_by_senders(socket: &OwnedFd) -> Option<Obstacle> {
     (tells_senders(socket) && (is_urgent(socket) || is_at_mark(socket))).then(hidden)
 }

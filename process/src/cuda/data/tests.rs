@@ -255,7 +255,7 @@ fn kept(bed: &Bed, spare: &Asked) -> Held {
     Held::leave(bed.gates(), LIMITS, &mut keep).unwrap()
 }
 
-/// Before each try somebody is made to answer; it is over when content is back everywhere, and not before.
+/// Before each try a keeper is made to answer; it is over when content is back everywhere, and not before.
 #[test]
 fn what_a_keeper_had_is_held_until_it_is_back() {
     let bed = Bed::new(&[0, 0, CudaData::FAULT_KEEPER]);

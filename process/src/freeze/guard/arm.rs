@@ -93,7 +93,7 @@ pub fn survey(scene: &Survey<'_>, slots: PageCount) -> Result<Guardable, Unsuite
     Ok(Guardable { remote, layout })
 }
 
-/// Whether the handler is in force everywhere, and nobody is in it.
+/// Whether the handler is in force everywhere, and no thread is in it.
 fn check(scene: &Survey<'_>, remote: &Remote) -> Result<(), Unsuited> {
     let blocks = 1_u64 << (libc::SIGSEGV - 1);
     if remote.word(GuardArea::INSIDE).map_err(unsuited)? != 0

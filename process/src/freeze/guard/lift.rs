@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The program could not be stopped; what it writes to is opened all the same.
 pub fn lift(guard: &Guard, target: &Target, state: &mut TracerState) -> Result<(), CutError> {
     let remote = guard.remote();
-    // Whoever waits goes on; from here on nothing needs a slot.
+    // Threads that wait go on; from here on nothing needs a slot.
     let done = remote.flag(0, guard.layout().total, GuardArea::DONE);
     if done.is_err() {
         // Ended, or another program by now.

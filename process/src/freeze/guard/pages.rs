@@ -3,7 +3,7 @@
 //! Runs in: the flush workers (read, release) and the watcher (poll), at the same time. Why what is read is the
 //! content at the cut: a page is read from the program, then the tracker is asked whether it was written since the
 //! cut, then the page's state is read. A thread publishes the copy before it opens the page: so if the state still
-//! says closed, nobody had opened it when it was read; else the slot has the content. A page that was written and
+//! says closed, no thread had opened it when it was read; else the slot has the content. A page that was written and
 //! never opened was changed behind the guard (a system call that no wrapper knows, unmapped by one): then the image
 //! fails. Invariants: a slot is freed by pushing it to the ring, entry first; only the holder of the lock pushes.
 //! Fails by: an error from [`Guard::read`]: the checkpoint must fail. The program goes on in any case.

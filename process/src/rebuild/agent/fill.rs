@@ -11,8 +11,8 @@
 //! ready, but 1 to 2.5 s per GiB where the kernel has to make them, or a hypervisor has taken free ones back; they are
 //! split at the first write after the tracker is armed; and a part that the program gives back stays used.
 //!
-//! What must hold: nobody touches the new process meanwhile. How it fails: names the file and offset that could not
-//! be read, or the address that could not be written.
+//! What must hold: nothing else touches the new process meanwhile. How it fails: names the file and offset that could
+//! not be read, or the address that could not be written.
 
 use super::address_space::AddressSpaceBuilder;
 use super::pages::{CopiedRun, PagesPlan};

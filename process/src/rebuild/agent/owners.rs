@@ -30,7 +30,7 @@ pub enum Setter {
     Process(usize),
 }
 
-/// Who sets it; `None`: nobody of the job is who had set it. `own`: the user who restarts.
+/// Who sets it; `None`: no process of the job is who had set it. `own`: the user who restarts.
 fn setter(job: &Job<'_>, index: usize, owner: &Owner, own: u32) -> Option<Setter> {
     let holder = job.holder(index).map(|(place, _)| place)?;
     let users = |record: &ProcessRecord| {

@@ -376,7 +376,7 @@ pub fn scheduling(tid: i32, thread: &ThreadRecord) {
     }
 }
 
-/// What of its memory a core dump has, if that is not as a new process has it here. While the process may be looked at.
+/// What of its memory a core file has, if that is not as a new process has it here. While the process may be looked at.
 pub fn coredump_filter(pid: i32, record: &ProcessRecord) {
     let Some(filter) = record.flags.coredump_filter else { return };
     let path = format!("/proc/{pid}/coredump_filter");

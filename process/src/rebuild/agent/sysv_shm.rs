@@ -48,7 +48,7 @@ struct Claimed {
     attached: Option<Attached>,
     /// It is new: all zero, and goes if the restart fails.
     made: bool,
-    /// It stays when nobody has it attached, so that it must be removed.
+    /// It stays when no process has it attached, so that it must be removed.
     lasting: bool,
     /// No other job may take it meanwhile ([`crate::job::names`]).
     name: Option<UnixDatagram>,

@@ -105,7 +105,7 @@ impl<'a> UnlinkedFiles<'a> {
 }
 
 impl UnlinkedFiles<'_> {
-    /// Closes them, before the program runs: what somebody has open for writing cannot be executed (ETXTBSY).
+    /// Closes them, before the program runs: what a process has open for writing cannot be executed (ETXTBSY).
     pub fn close_all(&mut self) {
         self.files.clear();
     }

@@ -5,8 +5,8 @@
 //! seen. What counts is a process that is dying (see [`procfs::existence`]) and that has an id of the program, or a
 //! socket at one of its addresses, or has one of its files open for writing or locked, or may still change one of its
 //! System V objects ([`system_v_users`]). One that lives is not waited for: it would not go; nor is one that is dying
-//! and has nothing of that, whoever's it is: it may stay for ever. Invariant: nothing is changed. How it fails: what
-//! cannot be read counts as not there; the restart itself finds what is in the way then.
+//! and has nothing of that, of whatever job it is: it may stay for ever. Invariant: nothing is changed. How it fails:
+//! what cannot be read counts as not there; the restart itself finds what is in the way then.
 
 use super::ids::wanted_ids;
 use super::system_v_users::SystemV;

@@ -118,7 +118,7 @@ impl Helper<'_> {
 
 /// Reaps everything until no process is left; tells the program's status when it ends.
 fn reap_all(program: i32, told: OwnedFd) {
-    // It needs none to wait; and whoever lives here may look into it, as into any process of his, unless Landlock
+    // It needs none to wait; and what lives here may look into it, as into any process of his, unless Landlock
     // forbids that (`capture::landlock`).
     let _ = attributes::drop_capabilities();
     let keep = told.as_raw_fd().cast_unsigned();

@@ -31,7 +31,7 @@ const CALLS: [i64; 11] = [
 pub struct SystemV {
     /// Semaphores, queues, or segments.
     any: bool,
-    /// Segments that somebody has attached now.
+    /// Segments that a process has attached now.
     attached: Vec<i32>,
 }
 

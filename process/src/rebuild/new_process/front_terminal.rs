@@ -1,7 +1,7 @@
 //! The terminal from which a restart was started, and which process group is in its foreground.
 //!
 //! A program without job control is in the group of the front, and Ctrl-C is for both. A shell has put itself, or a
-//! command of its own, into the foreground, and gives it to nobody but the groups that it knows: a read by any other
+//! command of its own, into the foreground, and gives it only to groups that it knows: a read by any other
 //! process is an error to it (EIO), and its end. Looked at by the front ([`FrontTerminal::look`]), used in the first
 //! of the new processes. How it fails: a note.
 
@@ -47,7 +47,7 @@ impl FrontTerminal {
 }
 
 /// The group of the program that was in the foreground of the terminal from which it was started; none: that of the
-/// front, or of somebody else.
+/// front, or of another one.
 fn foreground(first: &ProcessRecord) -> Option<i32> {
     // A session of its own has another terminal.
     if first.sid == first.pid {

@@ -2,7 +2,7 @@
 //! those of files that are made anew.
 //!
 //! Called by `child` in the first new process, before it opens anything. Each is made in the one above it, which is
-//! open: nobody can lead it elsewhere meanwhile; and as the process that needs it ([`Opener::act_at_folder`]). Those
+//! open: no user can lead it elsewhere meanwhile; and as the process that needs it ([`Opener::act_at_folder`]). Those
 //! that had been gone at the checkpoint, and in which the file of a socket has to be made for a moment, are removed
 //! when all is open; all of them if that fails. How it fails: an error names the folder.
 
@@ -150,7 +150,7 @@ fn through_links(path: &Path, error: io::Error, opener: &Opener, known: &Known<'
 impl Drop for MissingFolders {
     fn drop(&mut self) {
         for Made { path, place, opener, was, .. } in self.made.iter().rev() {
-            // Somebody else may have put something into it meanwhile: then it stays.
+            // Another process may have put something into it meanwhile: then it stays.
             let _ = opener.act_at_folder(path, *was).and_then(|_acting| place.remove_folder());
         }
     }

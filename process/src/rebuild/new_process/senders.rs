@@ -4,8 +4,8 @@
 //! Called by [`super::objects`] and [`super::datagrams`], in the first new process, before there are others. The kernel
 //! takes user and group from who may say them, and the process only if it is there: a child with its id sends the
 //! message, and ends; the message keeps its number. What says nothing of its sender is sent while neither end is told.
-//! How it fails: as sendmsg(2); a process that cannot be told is a note, and a user that cannot be told is nobody,
-//! never the one who restarts.
+//! How it fails: as sendmsg(2); a process that cannot be told is a note, and a user that cannot be told is the overflow
+//! user, never the one who restarts.
 
 use holdfast_image::record::{ProcessRecord, Sender};
 use holdfast_sys::{attributes, clone, fd, scm, spawn, unix_socket};
@@ -26,7 +26,7 @@ pub struct Way<'a> {
 pub struct Senders {
     /// The id of the first process, as the program knows it.
     first: i32,
-    /// Root restarts processes that are others: they must not speak as root.
+    /// Root restarts processes that are others: they must not send as root.
     of_several_users: bool,
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use crate::rebuild::testing::record;
     use std::os::fd::AsFd;
 
-    /// As root, who alone may speak for others.
+    /// As root, who alone may send for others.
     #[test]
     fn a_message_is_told_as_it_was() {
         if unix_socket::effective_user() != 0 {

@@ -39,7 +39,7 @@ struct End<'a> {
     socket: &'a SocketRecord,
     number: u64,
     peer: &'a [u8],
-    /// Nobody has the other.
+    /// No process has the other.
     ended: bool,
     /// Who binds it.
     opener: &'a Opener,

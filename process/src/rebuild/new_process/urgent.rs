@@ -26,7 +26,7 @@ pub fn send_again(
     for mark in marks {
         let at = usize::try_from(mark.at).map_err(|_| outside())?;
         put_back(data.get(sent..at).ok_or_else(outside)?)?;
-        // Of one that was received nobody will see what it is.
+        // Of one that was received no reader will see what it is.
         let byte = if mark.waits { data.get(at..=at).ok_or_else(outside)? } else { &[0] };
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         fd::send(sender.as_fd(), byte, flags)?;

@@ -112,7 +112,7 @@ impl Opener {
     }
 
     /// The same, for a name that is to be made or removed. `was`: whose it was. What was root's is root's to make where
-    /// nobody else can change anything on the way. What another user had of a process of root's is made as that user:
+    /// no other user can change anything on the way. What another user had of a process of root's is made as that user:
     /// with root's rights on such a way, with that user's own on any other.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Opener {
         }
     }
 
-    /// The same for a folder, which is empty. Where nobody but root can change anything on the way, root makes it for
+    /// The same for a folder, which is empty. Where only root can change anything on the way, root makes it for
     /// whose it was: a server that has become another user found the folder in /run that root had made for it.
     ///
     /// # Errors
@@ -155,8 +155,8 @@ impl Opener {
         Ok((acting, place?))
     }
 
-    /// The same for what is asked for at an address (connect(2)): whoever may lead the way to it elsewhere gets no more
-    /// than the process may have. `address`: bytes of a struct sockaddr.
+    /// The same for what is asked for at an address (connect(2)): a user who may lead the way to it elsewhere gets no
+    /// more than the process may have. `address`: bytes of a struct sockaddr.
     ///
     /// # Errors
     /// The restart lacks the right to it.

@@ -1,7 +1,7 @@
 //! Names in folders that are open, and whose the way to a name is.
 //!
 //! Called by [`super`] and by what makes or removes names. What must hold: a name is made and removed in a folder that
-//! is held open, so that nobody leads it elsewhere meanwhile. How it fails: as the call.
+//! is held open, so that no user leads it elsewhere meanwhile. How it fails: as the call.
 
 use super::O_PATH;
 use holdfast_image::bytes::Name;
@@ -18,9 +18,9 @@ use std::path::Path;
 /// S_ISVTX (inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// Whether nobody but root can lead the way to a name elsewhere, as it is written and as its links lead: all that is
-/// there of it is root's, and others may write at most to folders that let nobody take away what is another's (sticky,
-/// as /tmp is). A part that is not there can be made by root alone, or by who finds that it is there already.
+/// Whether only root can lead the way to a name elsewhere, as it is written and as its links lead: all that is
+/// there of it is root's, and others may write at most to folders where no user can take away what is another's
+/// (sticky, as /tmp is). A part that is not there can be made by root alone, or by who finds that it is there already.
 pub fn is_of_root(path: &Path) -> bool {
     let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return false };
     // Where a link leads is asked only when it is root's: the file system of another user may not answer.
@@ -131,7 +131,7 @@ impl Place {
         at::remove(self.folder(), &self.name, true)
     }
 
-    /// Makes a folder, which nobody else may enter yet; it is open then.
+    /// Makes a folder, which no other user may enter yet; it is open then.
     ///
     /// # Errors
     /// As mkdirat; EEXIST.
