@@ -1,8 +1,8 @@
 //! The way to the agent: a connection for one message, checked, bounded in time, closed again.
 //!
 //! Runs in: the host program; constructor, fork handlers, signal handlers, C API. Invariants: no descriptor stays
-//! open. While one is open its number stands in [`SharedPage::OWN_FD`], so that an image taken at that moment knows
-//! it as ours; while it is being opened or closed `u64::MAX` stands there, and the agent waits a moment. The peer
+//! open. While one is open its number is in [`SharedPage::OWN_FD`], so that an image taken at that moment knows
+//! it as ours; while it is being opened or closed `u64::MAX` is there, and the agent waits a moment. The peer
 //! must run as our user or as root, otherwise nothing is said to it. Fails by: `Err(Trouble)`; connecting and sending
 //! end after [`PATIENCE_MS`] at the latest.
 
@@ -64,7 +64,7 @@ impl Drop for Claim {
 }
 
 /// A connection to the agent. Closed when dropped, unless the program was restarted meanwhile: then the number is
-/// closed already, or somebody else's.
+/// closed already, or of something else.
 pub struct Connection {
     fd: c_int,
     life: u64,
@@ -141,7 +141,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.restarted() {
-            // The agent has taken the note out; what stands there now is of this life.
+            // The agent has taken the note out; what is there now was written after the restart.
             self.claim.published = false;
         } else {
             self.claim.publish(SharedPage::OWN_FD_CHANGING);
@@ -199,7 +199,7 @@ pub fn register(event: &str) -> Result<(), Trouble> {
     sent.or_else(|_| sys::send(connection.fd, text.as_bytes(), None)).map_err(Trouble::Absent)
 }
 
-/// Whether somebody answers the door. For engine `slots`, when the agent gives no sign of life.
+/// Whether an agent takes connections. For engine `slots`, when the agent gives no sign of life.
 pub fn is_there() -> bool {
     Connection::open(Claim::take(), false).is_ok()
 }

@@ -46,7 +46,7 @@ fn checkpoint(wait: bool) -> c_int {
     host::keep_errno(|| {
         let before = shared::from_agent(SharedPage::RESTARTS);
         let outcome = agent::checkpoint(wait);
-        // Whatever came of the connection: if this is another life, the image was taken, and this is the way back.
+        // Whatever came of the connection: if this is after a restart, the image was taken, and this is the way back.
         if shared::from_agent(SharedPage::RESTARTS) != before {
             return 1;
         }
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn holdfast_malloc_protected(name: *const c_char, size: us
 /// `int holdfast_free_protected(void *memory)`.
 ///
 /// # Safety
-/// Nobody may use the memory any more.
+/// Nothing may use the memory any more.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn holdfast_free_protected(memory: *mut c_void) -> c_int {
     if protected::free(memory.cast()).is_ok() { 0 } else { ARGUMENT }

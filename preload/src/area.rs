@@ -2,7 +2,7 @@
 //!
 //! Runs in: the constructor reserves it; children made by fork find it at the same addresses.
 //! Invariants: `code` is mapped readable and executable and never written by us (the agent writes through
-//! `/proc/PID/mem`); nobody in the program uses either range; neither costs memory until the agent uses it.
+//! `/proc/PID/mem`); nothing in the program uses either range; neither costs memory until the agent uses it.
 //! Fails by: `None`; then it does not register, and the program runs without checkpoints.
 
 use crate::{shared, sys};

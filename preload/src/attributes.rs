@@ -77,7 +77,7 @@ fn locking(flags: usize, call: impl FnOnce() -> isize) -> isize {
     result
 }
 
-/// Takes note of a domain that a thread has entered: nobody outside is told of it. Without a rule set (-1) it enters
+/// Takes note of a domain that a thread has entered: it cannot be seen from outside. Without a rule set (-1) it enters
 /// none (include/uapi/linux/landlock.h, LANDLOCK_RESTRICT_SELF_LOG_SUBDOMAINS_OFF).
 fn confining(ruleset: usize, call: impl FnOnce() -> isize) -> isize {
     let result = counted(SharedPage::FACT_GENERATION, call);

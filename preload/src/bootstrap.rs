@@ -2,7 +2,7 @@
 //!
 //! Runs in: the loader, before the C library is set up, and while `malloc.rs` decides. A few blocks at most.
 //! Invariants: blocks are 16-byte aligned or better, zeroed, and never given out twice; freeing one does nothing. Every
-//! block is preceded by its size, so that it can be moved by realloc later, whoever serves then.
+//! block is preceded by its size, so that it can be moved by realloc later, whatever serves then.
 //! Fails by: null when the room is used up.
 //!
 //! # Safety

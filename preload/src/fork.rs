@@ -6,7 +6,7 @@
 //! the first and those after the fork from the first to the last (pthread_atfork(3)): every handler of the program's
 //! runs while the allocator is open, and a child has registered before anything of the program's runs in it.
 //! jemalloc's handlers are called by ours, whenever it registers them; while the process has one thread they are not:
-//! nobody can be in the allocator then, and they would write to twenty pages of it in the parent and in the child,
+//! no thread can be in the allocator then, and they would write to twenty pages of it in the parent and in the child,
 //! each of which has to be copied (a third of what fork costs in a shell).
 //! Fails by: children that are not followed, and an allocator that is not locked, where the C library has no memory
 //! for three pointers. Not seen: a handler that is registered by the C library's own `__register_atfork`, looked up

@@ -10,7 +10,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::{mem, ptr};
 
-// With `no_std` nobody else asks for the C library.
+// With `no_std` nothing else asks for the C library.
 #[link(name = "c")]
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -29,7 +29,7 @@ pub fn is_glibc() -> bool {
 pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: returns the address of the calling thread's errno, valid as long as the thread.
     let errno = unsafe { __errno_location() };
-    // SAFETY: as above; nobody else writes it meanwhile but this thread.
+    // SAFETY: as above; only this thread writes it meanwhile.
     let before = unsafe { errno.read() };
     let result = work();
     // SAFETY: as above.
@@ -94,7 +94,7 @@ pub fn each_variable(mut visit: impl FnMut(&'static CStr) -> bool) {
         return;
     }
     loop {
-        // SAFETY: `environ` is a null-terminated array of NUL-terminated strings. They live as long as nobody calls
+        // SAFETY: `environ` is a null-terminated array of NUL-terminated strings. They live as long as no thread calls
         // setenv at the same time: this runs in constructors and first calls, and in C API calls whose callers must
         // not change the environment in another thread meanwhile (said in holdfast.h).
         let text = unsafe { entry.read() };

@@ -1,6 +1,6 @@
 //! Process and thread ids after a restart in which the kernel did not give the old ones back.
 //!
-//! Runs in: the host program, any thread, also in signal handlers. One list, [`RULES`], says which calls speak of ids
+//! Runs in: the host program, any thread, also in signal handlers. One list, [`RULES`], says which calls have ids
 //! and where; the exports below and `syscall(2)` go through it. While [`SharedPage::VIRTUAL_IDS`] is 0 (always, but
 //! after such a restart) each costs one load more than the plain call. Invariants: arguments are turned into the
 //! kernel's ids, results into those that the program knows; an id that is not in the table is the same on both sides.
@@ -8,7 +8,7 @@
 //! - `raise`, `abort`, `pthread_kill`, `pthread_sigqueue`, `pthread_setaffinity_np`, …: glibc takes the thread's id
 //!   from its own descriptor, into which the agent writes the kernel's id at the restart.
 //! - `wait*`, `fork`, `clone`: about children, and only one process is restarted.
-//! - file locks, F_SETOWN, `/proc/PID`, SIGEV_THREAD_ID timers, ids in messages: speak of the kernel's ids.
+//! - file locks, F_SETOWN, `/proc/PID`, SIGEV_THREAD_ID timers, ids in messages: have the kernel's ids.
 //! - system calls not made through the C library.
 //!
 //! # Safety
@@ -23,7 +23,7 @@ use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use holdfast_abi::{IdPair, SharedPage};
 
-/// Where a system call speaks of ids.
+/// Where a system call has ids.
 struct Rule {
     /// Its number.
     call: c_long,

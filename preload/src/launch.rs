@@ -119,7 +119,7 @@ fn neighbour<'a>(text: &'a mut Text<PATH_ROOM>, folder: &[u8], name: &[u8]) -> O
     CStr::from_bytes_with_nul(text.as_bytes()).ok()
 }
 
-/// The first child: forks again, so that the agent is nobody's child, and ends.
+/// The first child: forks again, so that the agent is no child of the program, and ends.
 fn child(output: c_int, candidates: &[Option<&CStr>], environment: *const *const c_char) -> ! {
     // SAFETY: the grandchild goes on in `grandchild`, which makes raw system calls only and does not return.
     if unsafe { sys::fork_quietly() } == Ok(0) {

@@ -10,8 +10,8 @@
 //! jemalloc takes pthread mutexes of its own, never one of ours; its constructor is not called (`build.rs`).
 //!
 //! # Safety
-//! The exports have the C signatures; blocks are told apart by address ([`bootstrap::owns`]) and go to whoever gave
-//! them out. The mode is stored once, before which nobody but [`bootstrap`] gives out blocks.
+//! The exports have the C signatures; blocks are told apart by address ([`bootstrap::owns`]) and go to what gave
+//! them out. The mode is stored once, before which only [`bootstrap`] gives out blocks.
 #![allow(unsafe_code)]
 
 use crate::guard::large;
@@ -68,7 +68,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-// jemalloc's report of statistics, which nobody can ask for here (build.rs).
+// jemalloc's report of statistics, which cannot be asked for here (build.rs).
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".pushsection .text.holdfast_stats_print,\"ax\",@progbits",
@@ -294,7 +294,7 @@ unsafe fn forget(block: *mut c_void) -> usize {
     usable
 }
 
-/// Moves a block from [`bootstrap`] to whoever serves now.
+/// Moves a block from [`bootstrap`] to what serves now.
 ///
 /// # Safety
 /// `block` must come from [`bootstrap`].

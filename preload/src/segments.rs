@@ -1,5 +1,5 @@
-//! System V shared memory: which segments the program has made or attached, which the kernel does not tell when nobody
-//! has them attached; and their ids after a restart in which the kernel did not give the old ones back.
+//! System V shared memory: which segments the program has made or attached, which the kernel does not tell when no
+//! process has them attached; and their ids after a restart in which the kernel did not give the old ones back.
 //!
 //! Runs in: the host program, any thread, also in signal handlers. Invariants: ids that the program gives are turned
 //! into the kernel's, results into those that it knows. Fails by: nothing of its own; the result is the kernel's. Not

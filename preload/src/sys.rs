@@ -310,7 +310,7 @@ pub fn map(len: usize, prot: c_int, flags: c_int) -> Sys<*mut u8> {
 /// munmap(2).
 ///
 /// # Safety
-/// Nobody may use the range any more.
+/// Nothing may use the range any more.
 pub unsafe fn unmap(start: *mut u8, len: usize) -> Sys<()> {
     // SAFETY: the caller's promise.
     unsafe { checked(libc::SYS_munmap, [start as usize, len, 0, 0, 0, 0]) }.map(drop)
@@ -367,7 +367,7 @@ pub fn peek(address: usize, into: &mut [usize; 2]) -> bool {
 /// Whether the four bytes at `address` (rounded down) may be written just now; they are not changed.
 ///
 /// FUTEX_WAKE_OP adds 0 to the word by an atomic instruction of the kernel, which fails with EFAULT where the mapping
-/// forbids it (kernel/futex/waitwake.c, futex_atomic_op_inuser). It may wake somebody who waits there, which futex(2)
+/// forbids it (kernel/futex/waitwake.c, futex_atomic_op_inuser). It may wake a thread that waits there, which futex(2)
 /// allows to happen at any time.
 pub fn is_writable(address: usize) -> bool {
     const WAKE_OP_PRIVATE: usize = 5 | 128;
@@ -375,7 +375,7 @@ pub fn is_writable(address: usize) -> bool {
     const ADD_NOTHING: usize = 1 << 28 | 0x800;
     let own: u32 = 0;
     let args = [(&raw const own) as usize, WAKE_OP_PRIVATE, 0, 0, address & !3, ADD_NOTHING];
-    // SAFETY: changes no byte; nobody waits at `own`.
+    // SAFETY: changes no byte; no thread waits at `own`.
     unsafe { checked(libc::SYS_futex, args) }.is_ok()
 }
 

@@ -77,7 +77,7 @@ impl Table {
         }
     }
 
-    /// Enters an object. Two threads may enter the same one: whoever reads the table takes it once.
+    /// Enters an object. Two threads may enter the same one: a reader of the table takes it once.
     fn enter(&self, kernel: i32) -> bool {
         let pair = u64::from(kernel as u32) | u64::from(kernel as u32) << 32 | VALID;
         let taken = (0..self.most).find(|index| {
@@ -96,7 +96,7 @@ impl Table {
             let entry = shared::word(self.entries + index * size_of::<IdPair>());
             let pair = entry.load(SeqCst);
             if pair != 0 && is_gone((pair >> 32) as i32 & i32::MAX) {
-                // Somebody else may have taken it out, and another in.
+                // Another thread may have taken it out, and a third one in.
                 let _ = entry.compare_exchange(pair, 0, SeqCst, SeqCst);
             }
         }

@@ -1,4 +1,4 @@
-//! SEM_UNDO: what the kernel would undo at the end of this process, which it tells nobody. The agent refuses a
+//! SEM_UNDO: what the kernel would undo at the end of this process, which it does not tell. The agent refuses a
 //! checkpoint while there is something: a restart could not give it back, and a lock would be released twice.
 //!
 //! Runs in: the host program, any thread that calls `semop` or `semtimedop`. Used by [`crate::ipc`].

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn mremap(
 }
 
 /// # Safety
-/// Nobody may use the range any more.
+/// Nothing may use the range any more.
 pub(super) unsafe fn unmap(start: usize, len: usize) -> isize {
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }

@@ -16,7 +16,7 @@ const LEN: usize = 64 * PAGE;
 /// Runs the calling test in a process of its own, and says so; `false` there.
 fn elsewhere() -> bool {
     const ALONE: &str = "HOLDFAST_TEST_ALONE";
-    // With one thread for all tests that may be the main one, and nobody runs beside.
+    // With one thread for all tests that may be the main one, and nothing runs beside.
     let thread = std::thread::current();
     let test = thread.name().filter(|name| *name != "main" && std::env::var_os(ALONE).is_none());
     let Some(test) = test else { return false };
@@ -299,7 +299,7 @@ fn several_mappings_move_as_one_and_gaps_stay() {
     unmapped(to, PAGE);
     assert_eq!(moved(to, 2 * LEN, 2 * LEN, fixed, at), failed(libc::EFAULT));
     assert!(all(to + PAGE, LEN - PAGE, b'0'));
-    // Protected differently: grows for nobody.
+    // Protected differently: never grows.
     let flags = libc::MREMAP_MAYMOVE;
     assert_eq!(moved(to + PAGE, 2 * LEN - PAGE, 4 * LEN, flags, 0), failed(libc::EFAULT));
     assert!(all(to + PAGE, LEN - PAGE, b'0') && all(to + LEN, LEN, b'1'));

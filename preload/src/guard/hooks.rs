@@ -1,4 +1,4 @@
-//! The C functions that engine `slots` stands in front of: calls that write to buffers of the program (the kernel would
+//! The C functions that engine `slots` wraps: calls that write to buffers of the program (the kernel would
 //! answer EFAULT for a guarded page), calls that wait with another signal mask, and those of [`super::signals`].
 //!
 //! Runs in: the host program, any thread, also in signal handlers and before constructors.
@@ -154,7 +154,7 @@ pub fn activate() {
     }
 }
 
-/// `sigaction`, and what stands in for it.
+/// `sigaction`, and what replaces it.
 type ActionCall = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 /// `signal`, likewise.
 type SignalCall = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
@@ -169,12 +169,12 @@ pub fn keep_actions(action: ActionCall, signal: SignalCall) {
     }
 }
 
-/// What stands in for an export without the engine.
+/// What replaces an export without the engine.
 fn keeper(index: usize) -> Option<usize> {
     KEEPERS.get(index).map(|keeper| keeper.load(Acquire)).filter(|keeper| *keeper != 0)
 }
 
-/// `sigaction` of who stands in for it, else of the C library.
+/// `sigaction` of what replaces it, else of the C library.
 ///
 /// # Safety
 /// As for the C function.

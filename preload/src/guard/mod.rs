@@ -53,7 +53,7 @@ pub fn start() {
 }
 
 /// The program ends: waits until the flush that needs its memory is over. An agent that has given no sign of life for
-/// [`PATIENCE_MS`] is dead, or has given the image up. A program that ends by a signal or by `_exit` waits for nobody.
+/// [`PATIENCE_MS`] is dead, or has given the image up. A program that ends by a signal or by `_exit` does not wait.
 pub fn ending() {
     let Some(area) = layout::current() else { return };
     let mut pulse = table::Pulse::new(area);
@@ -62,7 +62,7 @@ pub fn ending() {
     }
 }
 
-/// In a child made by fork: its memory is nobody's business.
+/// In a child made by fork: its memory is not flushed.
 pub fn forked() {
     if let Some(area) = layout::current() {
         table::forked(area);

@@ -1,4 +1,4 @@
-//! What the protocol of [`super::table`] does outside its tables: copies, protections, time, the agent's life.
+//! What the protocol of [`super::table`] does outside its tables: copies, protections, time, whether the agent lives.
 //!
 //! `model.rs` has the same names for its own memory.
 //!
@@ -15,7 +15,7 @@ pub use crate::sys::{monotonic_ms, nap, open_memory};
 /// Copies a page of the program.
 ///
 /// # Safety
-/// The page at `from` can be read; `to` is a page that nobody else uses.
+/// The page at `from` can be read; `to` is a page that nothing else uses.
 pub unsafe fn copy_page(from: usize, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(ptr::with_exposed_provenance::<u8>(from), to, PAGE) };

@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// SIGSEGV in a mask.
 const SEGV: u64 = 1 << (libc::SIGSEGV - 1);
-/// What stands there in its place: SIGSTKFLT.
+/// What is there in its place: SIGSTKFLT.
 const PROXY: u64 = 1 << (libc::SIGSTKFLT - 1);
 
 /// A mask for the kernel.
@@ -46,7 +46,7 @@ struct Action {
     lock: AtomicBool,
     value: UnsafeCell<MaybeUninit<libc::sigaction>>,
 }
-// SAFETY: the value is only touched by whoever holds the lock.
+// SAFETY: the value is only touched by who holds the lock.
 unsafe impl Sync for Action {}
 
 static ACTION: Action =

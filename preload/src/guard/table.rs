@@ -96,7 +96,7 @@ pub fn is_armed(area: Area) -> bool {
     false
 }
 
-/// In a forked child: nobody flushes its copy of the memory, so all of it is opened.
+/// In a forked child: its copy of the memory is not flushed, so all of it is opened.
 pub fn forked(area: Area) {
     area.word(GuardArea::INSIDE).store(0, Relaxed);
     let count = (area.word(GuardArea::RANGES).load(Acquire) as usize).min(GuardArea::MAX_RANGES);
@@ -255,7 +255,7 @@ impl Work {
         for page in low..high {
             let state = self.area.state(page);
             let value = state.load(Relaxed);
-            // Nobody else is busy between two pages that were taken.
+            // No other thread is busy between two pages that were taken.
             if value & GuardArea::BUSY != 0 {
                 state.store(
                     if value == GuardArea::BUSY { GuardArea::OPENED } else { value & !GuardArea::BUSY },
@@ -333,7 +333,7 @@ impl Pulse {
             since_ms: platform::monotonic_ms(),
         }
     }
-    /// For how long it has stood still, milliseconds.
+    /// For how long it has not moved, milliseconds.
     pub fn silent_ms(&mut self) -> i64 {
         let (beat, now) = (self.area.word(GuardArea::HEARTBEAT).load(Relaxed), platform::monotonic_ms());
         if beat != self.beat {

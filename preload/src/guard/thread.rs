@@ -61,7 +61,7 @@ pub fn own() -> &'static Thread {
         );
     }
     // SAFETY: aligned bytes of this thread, zero at its start, which are atomics throughout. They live as long as
-    // the thread; nobody keeps the reference longer.
+    // the thread; nothing keeps the reference longer.
     unsafe { &*core::ptr::with_exposed_provenance::<Thread>(place) }
 }
 
