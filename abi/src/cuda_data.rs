@@ -156,7 +156,7 @@ impl CudaData {
     /// ([`CudaFigure::NEEDED_BYTES`]); nothing is copied.
     pub const COMMAND_MEASURE: u64 = 5;
 
-    /// First argument of COMMAND_RETURN, also while it is being done: nobody waits for it; the library opens the gate
+    /// First argument of COMMAND_RETURN, also while it is being done: nothing waits for it; the library opens the gate
     /// when content is back, and tries again by itself.
     pub const OPENS_GATE: u64 = 1;
 

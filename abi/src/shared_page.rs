@@ -205,7 +205,7 @@ impl SharedPage {
     pub const LEN: usize = size_of::<SharedPage>();
 }
 
-// Padding would be memory that nobody has named: every gap is a `reserved` field.
+// Padding would be memory without a name: every gap is a `reserved` field.
 const _: () = assert!(
     SharedPage::LEN == 48 * crate::PAGE
         && SharedPage::LAZY_FILES + SharedPage::LAZY_FILE_MAX * size_of::<FileNumber>() == SharedPage::LEN

@@ -1,5 +1,5 @@
 //! Physical memory of blocks that a keeper has: a process of the agent's, which makes it and lends it to this one, so
-//! that it can be let go of for the driver's checkpoint and be had again after it.
+//! that it can be released for the driver's checkpoint and be had again after it.
 //!
 //! Called by: the arena, inside the gate, and the service thread, while the gate is closed: so no image is taken while
 //! a descriptor is open. Invariants: no descriptor stays open; what was made and cannot be imported is given up again.

@@ -124,7 +124,7 @@ pub unsafe fn grow(start: usize, len: usize, new: usize) -> *mut u8 {
 /// Whether memory of [`reserve`] can be written: 0, or the kernel's error.
 ///
 /// # Safety
-/// `start` and `len` are those of a reservation, which nobody writes to while it cannot be written.
+/// `start` and `len` are those of a reservation, which nothing writes to while it cannot be written.
 pub unsafe fn protect(start: usize, len: usize, writable: bool) -> c_int {
     let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     // SAFETY: the caller's promise.
@@ -141,7 +141,7 @@ pub unsafe fn unmap(start: usize, len: usize) {
     unsafe { call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
 }
 
-/// A random number. Where the kernel has none yet, one that nobody chose.
+/// A random number. Where the kernel has none yet, one of chance.
 pub fn random() -> u64 {
     let mut number = 0_u64;
     let args = [(&raw mut number).addr(), 8, libc::GRND_NONBLOCK as usize, 0, 0, 0];

@@ -49,7 +49,7 @@ fn own() -> &'static Thread {
             out(reg) place, options(pure, readonly, nostack)
         );
     }
-    // SAFETY: aligned words of this thread, zero at its start, which are atomics; nobody keeps the reference longer
+    // SAFETY: aligned words of this thread, zero at its start, which are atomics; nothing keeps the reference longer
     // than the thread lives.
     unsafe { &*core::ptr::with_exposed_provenance::<Thread>(place) }
 }

@@ -13,7 +13,7 @@ use core::ptr::with_exposed_provenance;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use holdfast_abi::{CudaArea, CudaData};
 
-/// Longest sleep, nanoseconds: the agent opens the gate from outside, which wakes nobody.
+/// Longest sleep, nanoseconds: the agent opens the gate from outside, which wakes no thread.
 const WAIT_NS: i64 = 1_000_000;
 /// An agent that gave no sign for so long is looked after, milliseconds.
 const SILENCE_MS: i64 = 1000;

@@ -363,7 +363,7 @@ isolated! {
         bed.leaves();
         assert_eq!(bed.figure(CudaFigure::DIRTY_BYTES), CHUNK);
         bed.damage(UNIT + 5);
-        // what is there is given to nobody
+        // what is there is given to no block
         assert_eq!(bed.ask(CudaData::COMMAND_RETURN), CudaData::FAULT_DAMAGED);
         bed.damage(UNIT + 5);
         bed.returns();

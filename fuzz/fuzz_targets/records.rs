@@ -1,4 +1,4 @@
-//! Any bytes as what stands in a store as JSON: the process record of an image, what is known of tiers, a tier in
+//! Any bytes as what a store has as JSON: the process record of an image, what is known of tiers, a tier in
 //! `job.json`. Read or refused; what is read is the same after another round.
 #![no_main]
 

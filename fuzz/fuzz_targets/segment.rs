@@ -1,4 +1,4 @@
-//! A block of headers of any bytes: decoded or refused, its frames lie in order within the segment, and whoever goes
+//! A block of headers of any bytes: decoded or refused, its frames lie in order within the segment, and what goes
 //! from block to block comes to an end.
 #![no_main]
 

@@ -225,7 +225,7 @@ pub struct UnderWay {
 pub enum Step {
     /// The program runs, and what it does not write any more is stored.
     Precopy,
-    /// The program is about to be stopped, or stands still.
+    /// The program is about to be stopped, or is stopped.
     Stop,
     /// It runs again, and what the cut found is stored.
     Flush,

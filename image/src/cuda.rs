@@ -28,7 +28,7 @@ pub struct CudaRecord {
     pub kept: Option<KeptMemory>,
 }
 
-/// The file that `CUDA_CHECKPOINT_JOB_FILE` names: the driver's own, and to nobody else does it say anything. It
+/// The file that `CUDA_CHECKPOINT_JOB_FILE` names: the driver's own, without meaning for others. It
 /// changes while processes are checkpointed, and a restore wants it as it was after the last of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

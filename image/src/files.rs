@@ -43,7 +43,7 @@ pub struct FileTable {
     /// System V shared memory; that of all processes is in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SysvShmRecord>,
-    /// What is in those that nobody had attached.
+    /// What is in those that no process had attached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segment_contents: Vec<SegmentContent>,
     /// System V semaphores and message queues; those of all processes are in the record of the first.
@@ -58,7 +58,7 @@ pub struct FileTable {
     /// Of a process that leads its session: which of [`FileTable::ptys`] is its controlling terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controlling: Option<u32>,
-    /// The process group is in the foreground of its controlling terminal, whoever's that is.
+    /// The process group is in the foreground of its controlling terminal, of whatever session that is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_foreground: bool,
 }
@@ -348,7 +348,7 @@ pub enum Object {
         #[serde(default, skip_serializing_if = "is_zero")]
         gone: u64,
     },
-    /// Held open by libholdfast itself; comes back closed.
+    /// Held open by libholdfast itself; is closed after a restart.
     Own,
 }
 
@@ -545,7 +545,7 @@ pub enum SocketState {
         senders: Vec<Sender>,
         /// This end has sent its last.
         shut: bool,
-        /// Nobody has the other end any more.
+        /// No process has the other end any more.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         ended: bool,
         /// Of a stream: where bytes were sent out of band in what waits.

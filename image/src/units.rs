@@ -8,7 +8,7 @@ use std::fmt;
 /// Bytes in a page of x86-64. The agent checks `sysconf(_SC_PAGESIZE)` against it once, at start.
 pub const PAGE_SIZE: u64 = holdfast_abi::PAGE as u64;
 
-/// An address in the traced program (of this or a past life), in bytes.
+/// An address in the traced program (of this run or one before a restart), in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Addr(pub u64);

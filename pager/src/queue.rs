@@ -40,9 +40,9 @@ pub struct FlushQueue {
 struct Chunk {
     /// Not handed out yet.
     left: Bits,
-    /// Stands in `waited`.
+    /// Is in `waited`.
     waited: Bits,
-    /// Stands in `slots`.
+    /// Is in `slots`.
     slots: Bits,
 }
 

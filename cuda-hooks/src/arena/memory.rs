@@ -1,6 +1,6 @@
 //! Allocating and freeing: what the program's calls do instead of the driver's functions.
 //!
-//! Called by: `mod.rs`, inside the gate, any thread. The order of a block's life: its addresses are taken, physical
+//! Called by: `mod.rs`, inside the gate, any thread. The order for a block: its addresses are taken, physical
 //! memory is made and mapped there, and only then it is in force; it goes out of force, is unmapped, and only then its
 //! addresses are free. Invariants: cuMemFree waits until the block's context has done its work, as the driver's does
 //! (not promised, relied on by everyone); memory that other work may use is not given out again before. Anything that
@@ -203,7 +203,7 @@ fn finish(leaving: &Leaving) {
 /// Gives back what only we keep; whether that was anything.
 pub fn give_way() -> bool {
     let mut gave = false;
-    // Nobody may wait now.
+    // No thread may wait now.
     if captures() {
         return gave;
     }
@@ -254,7 +254,7 @@ pub fn free(address: u64, real: impl FnOnce() -> u32) -> u32 {
             take_back(&found);
             return result;
         }
-        // Nobody may wait now; another cuMemFree will.
+        // No thread may wait now; another cuMemFree will.
         if tables::locked(|tables| tables.keep_pending(address)) == Some(true) {
             return SUCCESS;
         }
@@ -273,7 +273,7 @@ pub fn free(address: u64, real: impl FnOnce() -> u32) -> u32 {
     result
 }
 
-/// The same behind the work of a stream: cuMemFreeAsync(address, stream). Nobody waits here.
+/// The same behind the work of a stream: cuMemFreeAsync(address, stream). No thread waits here.
 pub fn free_in_stream(address: u64, real: impl FnOnce() -> u32) -> u32 {
     if captures() {
         return real();

@@ -16,7 +16,7 @@ use super::small::Entry;
 use super::tables::{self, Found};
 use core::ptr::with_exposed_provenance;
 
-/// An address that is nobody's: not null, which some functions treat apart.
+/// An address without an owner: not null, which some functions treat apart.
 const NOWHERE: usize = 8;
 
 // CUpointer_attribute.

@@ -50,7 +50,7 @@ impl HostCopy {
         self.protect(true)
     }
 
-    /// Whether the copy can be written. Nobody but the service thread does; a stray write of the program's is to fault
+    /// Whether the copy can be written. Only the service thread does; a stray write of the program's is to fault
     /// as it would anywhere.
     pub fn protect(self, writable: bool) -> Outcome {
         let (start, len) = (self.0.copy.load(Relaxed), self.0.copy_len.load(Relaxed));

@@ -4,8 +4,8 @@
 //! Made when the first block is made; it sleeps until the agent sends it [`CudaData::SIGNAL`], which it has blocked, as
 //! all others. It calls the driver's own functions, and only while the gate is closed. The agent writes a command and
 //! its number; the thread does it, and writes what came of it and the number (docs/cuda.md).
-//! Invariants: while content is away the gate is opened by nobody before it is back; if the agent ends meanwhile, the
-//! thread brings it back and opens the gate. A command that was followed by another is called off: content that has not
+//! Invariants: while content is away the gate stays closed until it is restored; if the agent ends meanwhile, the
+//! thread restores it and opens the gate. A command that was followed by another is called off: content that has not
 //! been unmapped stays. No signal of the program's is lost: one that came to this thread is sent on.
 //! Fails by: [`CudaData::result`].
 //!
@@ -150,13 +150,13 @@ fn wait(away: bool, polls: bool) -> bool {
     false
 }
 
-/// Whether nobody waits for the content any more.
+/// Whether nothing waits for the content any more.
 fn opens_gate(data: &CudaData) -> bool {
     let [argument, ..] = &data.arguments;
     data.command.load(SeqCst) == CudaData::COMMAND_RETURN && argument.load(SeqCst) == CudaData::OPENS_GATE
 }
 
-/// Nobody waits for the content, which is away. What is damaged stays so: no call may see it.
+/// Nothing waits for the content, which is away. What is damaged stays so: no call may see it.
 #[cold]
 fn abandoned(work: &'static Work) {
     let data = work.data;

@@ -1,4 +1,4 @@
-//! Content of blocks goes to the copy on the host and comes back: what the service thread's commands do.
+//! Content of blocks goes to the copy on the host and is restored: what the service thread's commands do.
 //!
 //! Runs in: the service thread, while the gate is closed and nothing is inside. Going: all contexts' work is done, all
 //! chunks are hashed, those that have changed are copied, and only when all content is safe the blocks are unmapped and
@@ -192,7 +192,7 @@ impl Mover {
     }
 
     /// Says how much memory of the host [`Mover::leave`] would take: that of chunks without memory in the copy that are
-    /// not zero. `called_off`: nobody asks any more.
+    /// not zero. `called_off`: it is not asked for any more.
     pub fn measure(self, called_off: impl Fn() -> bool) -> Outcome {
         let (copy, needed) = (self.copy(), Cell::new(0));
         let zero = zero_chunk(copy);

@@ -54,7 +54,7 @@ impl World {
             change(process);
         }
     }
-    /// Whoever gets the children of one that ends.
+    /// What gets the children of one that ends.
     fn heir(&self, pid: i32) -> i32 {
         let mut above = self.all[&pid].parent;
         while let Some(process) = self.all.get(&above) {

@@ -39,7 +39,7 @@ pub enum Command {
     TakeMemory(Arc<GraphMemory>),
     /// See `TakeMemory`.
     GiveMemory(Arc<GraphMemory>),
-    /// Memory of a pool that nobody may use behind this place.
+    /// Memory of a pool that nothing may use behind this place.
     Free(u64),
     /// Until an event was recorded; only in graphs, and resolved when one is launched.
     WaitEvent(Arc<Event>),

@@ -274,7 +274,7 @@ pub fn release_primary() -> Answer {
     Ok(())
 }
 
-/// Ends it whoever uses it.
+/// Ends it although it may be in use.
 pub fn reset_primary() {
     let ended = PRIMARY.lock().context.take();
     if let Some(context) = ended {

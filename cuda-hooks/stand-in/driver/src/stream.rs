@@ -3,7 +3,7 @@
 //!
 //! Invariants: what a piece of work waits for was submitted before it, so that workers cannot wait for each other in a
 //! circle. A number of a stream is done when all lower ones are. After a fault of the context work is not run any more,
-//! but counts as done: whoever waits learns of the fault from the context.
+//! but counts as done: a thread that waits learns of the fault from the context.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::settings::settings;
 use crate::system;
 
-/// How a stream stands to the legacy default stream of its context (driver API, "Stream synchronization behavior").
+/// How a stream relates to the legacy default stream of its context (driver API, "Stream synchronization behavior").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// It is that stream: waits for all blocking ones, and they for it.

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! Mappings are made where the kernel finds room or where the driver itself has reserved it, and only those are
-//! replaced or unmapped; nobody else knows their addresses but as device pointers, which are not for the host.
+//! replaced or unmapped; nothing else knows their addresses but as device pointers, which are not for the host.
 //! Structures that the kernel fills are plain data.
 #![allow(unsafe_code)]
 
@@ -90,7 +90,7 @@ pub fn map_file_over(file: &OwnedFd, address: u64, length: u64, reserved: bool) 
 
 /// A file of memory.
 pub fn memory_file(name: &CStr, length: u64) -> io::Result<OwnedFd> {
-    // SAFETY: a call with a string that ends with a zero; the descriptor is new, and nobody else's.
+    // SAFETY: a call with a string that ends with a zero; the descriptor is new, and has no other owner.
     let file = unsafe {
         let fd = checked(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC).into())?;
         OwnedFd::from_raw_fd(fd as RawFd)

@@ -151,7 +151,7 @@ isolated! {
     }
 }
 
-/// Of a pool on the device: kind, no handles, location; then access, count, bytes, and the address that comes back.
+/// Of a pool on the device: kind, no handles, location; then access, count, bytes, and the address that is returned.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Memory {

@@ -47,7 +47,7 @@ impl Block {
         let kernel = &machine.module.functions[machine.kernel];
         let (x, y) = (u64::from(grid[0]), u64::from(grid[1]));
         let id = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
-        // memory that nobody has written is not zero on a device
+        // memory that was not written is not zero on a device
         let fill = if machine.launch.seed == 0 { 0 } else { (machine.launch.seed as u8) | 1 };
         let bytes = dynamic_start(kernel.shared_bytes) + machine.launch.shared_bytes;
         let count = size.iter().product::<u32>();
