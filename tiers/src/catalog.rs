@@ -1,5 +1,5 @@
-//! What a place has of a job: versions with the segments that they name, segments, recipes; and what of that nobody
-//! needs.
+//! What a place has of a job: versions with the segments that they name, segments, recipes; and what of that is not
+//! needed.
 //!
 //! Made anew for each decision that removes something, with the job's lock held. Called by [`crate::Job`] for the first
 //! tier and by [`crate::hygiene`] for any; the cascade has [`Needed`] alone. Invariants: a place that cannot be listed

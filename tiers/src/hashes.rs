@@ -2,7 +2,7 @@
 //!
 //! Kept in the agent's memory only: they tell whether a page that was read is still what the parent holds. 16 bytes a
 //! page, in tables for 2 MiB each that an image and its successor share until one of them changes.
-//! Invariant: 0 stands for "not known", and is the hash of no page.
+//! Invariant: 0 means "not known", and is the hash of no page.
 
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE};

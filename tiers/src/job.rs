@@ -72,7 +72,7 @@ impl Drop for JobLock {
     /// Not by closing alone: a child that another thread has just made has a copy of the descriptor until it executes
     /// something.
     fn drop(&mut self) {
-        // Should it fail, closing lets go of it.
+        // Should it fail, closing releases it.
         let _ = lock::unlock(&self.file);
     }
 }
@@ -188,7 +188,7 @@ impl Job {
     /// Takes the job's lock, without waiting.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] when somebody alive has it.
+    /// [`StoreError::Locked`] when a live process has it.
     pub fn lock(&self) -> Result<JobLock, StoreError> {
         let path = self.lock_path();
         let mut file = OpenOptions::new()
@@ -218,7 +218,7 @@ impl Job {
         Ok(JobLock { file, dir: self.dir.clone(), writing: WritingImages::default(), link: Arc::default() })
     }
 
-    /// Whether somebody alive has the lock.
+    /// Whether a live process has the lock.
     pub fn is_live(&self) -> bool {
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.lock_path());
         opened.and_then(|file| lock::is_locked(&file)).unwrap_or(false)
@@ -318,7 +318,7 @@ impl Job {
         Ok(report)
     }
 
-    /// Files of its own that nobody needs.
+    /// Files of its own that nothing needs.
     fn own_garbage(&self) -> Result<Vec<PathBuf>, StoreError> {
         let mut garbage: Vec<PathBuf> =
             files::temporary(&self.dir)?.into_iter().filter(|path| is_left_behind(path)).collect();
@@ -347,11 +347,11 @@ impl Job {
         Ok(found)
     }
 
-    /// Removes the socket of an agent that was killed; nothing while one lives, or somebody else has the lock. Fails by
-    /// leaving it there.
+    /// Removes the socket of an agent that was killed; nothing while one lives, or another process has the lock. Fails
+    /// by leaving it there.
     pub fn remove_dead_socket(&self) {
         let path = self.socket_path();
-        // Whoever holds the lock is the agent, or removes it himself.
+        // The holder of the lock is the agent, or removes it itself.
         if fs::symlink_metadata(&path).is_ok()
             && let Ok(_lock) = self.lock()
             && self.socket_is_dead()
@@ -360,7 +360,7 @@ impl Job {
         }
     }
 
-    /// Nobody listens on the socket. The folder is reached by a short path, since addresses have 107 bytes; a live
+    /// No process listens on the socket. The folder is reached by a short path, since addresses have 107 bytes; a live
     /// socket of another type answers EPROTOTYPE (unix(7), net/unix/af_unix.c: unix_find_bsd).
     fn socket_is_dead(&self) -> bool {
         use std::os::fd::AsRawFd;

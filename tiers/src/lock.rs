@@ -37,7 +37,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Lets go of it, whoever has a copy of the descriptor.
+/// Releases it, although others have copies of the descriptor.
 pub(crate) fn unlock(file: &File) -> io::Result<()> {
     set(file, libc::F_UNLCK)
 }

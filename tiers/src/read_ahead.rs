@@ -21,7 +21,7 @@ fn pieces_ahead(blob: &dyn Blob) -> usize {
 
 /// What the threads share.
 struct State {
-    /// The next piece that nobody reads yet.
+    /// The next piece that no thread reads yet.
     next: u64,
     /// The piece that is handed over now, or next.
     wanted: u64,
@@ -84,7 +84,7 @@ pub(crate) fn read_ahead(
 }
 
 impl Reading<'_> {
-    /// A thread: reads what nobody reads yet, as far ahead as it may.
+    /// A thread: reads what no other reads yet, as far ahead as it may.
     fn work(&self) {
         let mut state = self.state.lock();
         while !state.is_over && state.next * self.piece < self.len {

@@ -1,7 +1,7 @@
 //! A bound on the bytes that are written in a second, by all workers together.
 //!
 //! Called by the pipeline before each frame is appended, when the user asked for a rate: the flush then leaves the disk
-//! to others (or stands for a slower disk); by the layer that throttles a tier. Invariant: after a wait all bytes so
+//! to others (or acts as a slower disk); by the layer that throttles a tier. Invariant: after a wait all bytes so
 //! far fit the rate, but for [`BURST`] bytes that make up for sleeps that took too long.
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
 }
 
 impl Pace {
-    /// When `bytes` more, that somebody wants to move `now`, have had their time at `rate` bytes a second.
+    /// When `bytes` more, that are to move `now`, have had their time at `rate` bytes a second.
     pub(crate) fn reserve(&self, now: Instant, bytes: u64, rate: u64) -> Instant {
         let mut busy_until = self.busy_until.lock();
         let earliest = now.checked_sub(time_for(BURST, rate)).unwrap_or(now);

@@ -3,7 +3,7 @@
 //!
 //! Called for configuration files (cli) and for those of the tools of S3. HOME may be another user's: `sudo -E`, `su`
 //! without `-`. What must hold: neither the file nor a folder between it and the home folder is another user's (but
-//! root's), and nobody else may write to one that he can reach.
+//! root's), and no other user may write to one that he can reach.
 
 use crate::lock::euid;
 use std::fs;
@@ -27,7 +27,7 @@ pub enum Untrusted {
 pub fn judge(path: &Path, top: &Path) -> io::Result<Option<Untrusted>> {
     let mut all: Vec<&Path> = path.ancestors().take_while(|one| one.starts_with(top)).collect();
     all.reverse();
-    // Below a folder that nobody else may enter, modes do not matter.
+    // Below a folder that no other user may enter, modes do not matter.
     let mut is_closed = false;
     for one in all {
         let meta = fs::metadata(one)?;

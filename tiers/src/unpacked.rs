@@ -1,4 +1,4 @@
-//! Segments as whoever reads them sees them: one that is packed ([`crate::format::packed`]) is unpacked on the way.
+//! Segments as their readers see them: one that is packed ([`crate::format::packed`]) is unpacked on the way.
 //!
 //! Called by whatever opens a segment, on any tier. Invariants: what comes out has matched the checksum of its stripe,
 //! but for stripes that are stored as they are: frames have checksums of their own; memory is a few stripes.

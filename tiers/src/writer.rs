@@ -492,7 +492,7 @@ impl ImageWriter {
     }
 }
 
-/// A source, and pages to be read from it that it does not hand out itself.
+/// A source, and pages to be read from it that it does not give out itself.
 struct WithMore<'a> {
     source: &'a dyn PageSource,
     more: TakeList,

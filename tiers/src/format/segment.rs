@@ -8,7 +8,7 @@
 //! ```
 //! Headers follow their frames, so that a segment is written by appending alone. They are gathered in blocks, and do
 //! not stand at each frame, so that the raw frames of a long run lie contiguous in the file: a restart maps tens of MiB
-//! with one mapping instead of one mapping per MiB. In versions 1 and 2 each block stood before its frames.
+//! with one mapping instead of one mapping per MiB. In versions 1 and 2 each block was before its frames.
 //! A restart believes the manifest and the data checksums; the headers make a segment readable by itself and let
 //! `verify` find damage that the manifest does not cover.
 
@@ -206,7 +206,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The 64 bytes of the slot. The segment's number stands in slot 0 and is not repeated.
+    /// The 64 bytes of the slot. The segment's number is in slot 0 and is not repeated.
     pub fn encode(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER_LEN);
         header.extend_from_slice(&FRAME_MAGIC);

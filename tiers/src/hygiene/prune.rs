@@ -31,7 +31,7 @@ fn part(index: usize) -> SegmentId {
 /// Looks at all manifests of a folder.
 ///
 /// # Errors
-/// Of the tier; a manifest is there and cannot be looked at: nobody can say what may go, nor that its version may.
+/// Of the tier; a manifest is there and cannot be looked at: what may go is not known, nor that its version may.
 pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
     let catalog = Catalog::of(folder, None)?;
     if let Some(error) = catalog.unseen() {

@@ -1,8 +1,8 @@
 //! A tier that is opened when it is used first: a restart reads lower tiers only for what the first has not intact.
 //!
 //! Used by the agent at a restart. Invariant: a tier that could not be opened is not tried again for a while, so that
-//! one that is down costs its patience once in that time, and one that comes back is used: a program that was restarted
-//! lazily reads from it for days. Fails by: what opening it failed with.
+//! one that is down costs its patience once in that time, and one that works again is used: a program that was
+//! restarted lazily reads from it for days. Fails by: what opening it failed with.
 
 use crate::tier::{Blob, BlobName, BlobWriter, Listing, Survives, Tier, TierError, TierInfo};
 use parking_lot::Mutex;

@@ -197,7 +197,7 @@ mod tests {
     use crate::layer::Model;
     use parking_lot::Mutex;
 
-    /// Time that passes only where somebody sleeps.
+    /// Time that passes only where a thread sleeps.
     struct Virtual {
         start: Instant,
         passed: Mutex<Duration>,

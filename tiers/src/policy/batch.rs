@@ -1,6 +1,6 @@
 //! Accumulate or compress, while the application runs: obeys a plan, or a rule of its own where there is none.
 //!
-//! Called by whoever fills the buffer in front of a link; driven by [`Batcher::step`]. Without a profile, and once a
+//! Called by what fills the buffer in front of a link; driven by [`Batcher::step`]. Without a profile, and once a
 //! run differs from it ([`Profile::drifted`]), the rule is greedy: raw as long as the link keeps up; else what arrives
 //! while the link is busy is kept, and when the link is idle or the buffer nearly full it goes, compressed if that is
 //! sooner there.

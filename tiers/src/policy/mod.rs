@@ -7,7 +7,7 @@
 //! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
-//! Invariants: nothing here reads a clock, does I/O, waits or starts a thread; what the caller is to do comes back as
+//! Invariants: nothing here reads a clock, does I/O, waits or starts a thread; what the caller is to do is returned as
 //! actions; a segment's last copy is never erased but if the caller said that it may be; hints never change what is
 //! right, only what is fast.
 

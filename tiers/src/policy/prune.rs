@@ -99,7 +99,7 @@ pub fn prune(tiers: &[TierHolds], anyway: bool) -> PrunePlan {
     PrunePlan { removals, stays }
 }
 
-/// What goes if nothing else speaks against it. `whole`: versions that some tier has whole.
+/// What goes if nothing else forbids it. `whole`: versions that some tier has whole.
 fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
     let all = || tier.versions.iter().map(|held| held.number);
     match &tier.wish {
@@ -115,7 +115,7 @@ fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
             else {
                 return BTreeSet::new();
             };
-            // What cannot be restarted helps nobody where something newer or older can; but what is whole elsewhere can
+            // What cannot be restarted is of no use where something newer or older can; but what is whole elsewhere can
             // be repaired.
             let is_out = |held: &&Held| match held.whole {
                 true => held.number != newest && !rules.takes(held.number),

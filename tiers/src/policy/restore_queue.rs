@@ -1,4 +1,4 @@
-//! Hints: what the application says it will restore, in this order; and guesses, where it goes by equal steps.
+//! Hints: what the application says it will restore, in this order; and guesses, where it moves by equal steps.
 //!
 //! Used by [`super::Hierarchy`]. Hints come at any time, for segments that are not written yet too, and cannot be
 //! taken back. They are advice: one that others overtake again and again goes to the end of the queue, and in the end

@@ -1,6 +1,6 @@
 //! Random programs against [`Hierarchy`]: what no sequence of events may do, and that everything goes on.
 //!
-//! The driver has the bytes that the policy only speaks of: which segment is whole on which tier.
+//! The driver has the bytes that the policy only names: which segment is whole on which tier.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whoever waits, something is under way for it.
+    /// For each that waits, something is under way.
     fn goes_on(&mut self) -> Result<(), PolicyError> {
         if self.under_way.is_empty() && (!self.waiting.is_empty() || !self.policy.is_flushed()) {
             let at = self.wake.take();

@@ -229,7 +229,7 @@ impl Copier<'_> {
     }
 
     /// Whether the target has this segment. One that is another image's, of which the target has no version and which
-    /// nobody can be about to publish any more, is removed; so is a damaged one on the way up.
+    /// no host can be about to publish any more, is removed; so is a damaged one on the way up.
     fn has(&self, entry: &SegmentEntry, frames: &[Frame], there: &mut Inventory) -> Result<bool, CopyError> {
         let file = names::segment_name(entry.epoch, entry.number);
         if !there.segments.contains_key(&entry.key()) {

@@ -17,7 +17,7 @@ use crate::unpacked;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The greatest number that is believed: nobody has come so far, and a new image gets a greater one than all that are
+/// The greatest number that is believed: no job has come so far, and a new image gets a greater one than all that are
 /// on tiers, so that a tier that lists the last one there is could keep a job from images for ever.
 const MOST: u64 = 1 << 40;
 
@@ -28,7 +28,7 @@ pub struct Inventory {
     pub versions: BTreeSet<u64>,
     /// Segments with their lengths, by epoch and number.
     pub segments: BTreeMap<(u64, u32), u64>,
-    /// Segments to which nobody has written for a day.
+    /// Segments to which nothing was written for a day.
     pub abandoned: BTreeSet<(u64, u32)>,
     /// Versions that have a `job-N`.
     pub recipes: BTreeSet<u64>,

@@ -93,7 +93,7 @@ struct Inner {
 }
 
 impl Mover {
-    /// Empty tiers, the fastest first; blobs are in `folder` of each, which is nobody else's.
+    /// Empty tiers, the fastest first; blobs are in `folder` of each, which has no other user.
     ///
     /// # Errors
     /// No thread can be made.

@@ -3,7 +3,7 @@
 //!
 //! Called by the cascade when a tier has all that it wants. Invariants: the newest version stays; a segment goes only
 //! when every manifest that could name it was read, those included that another host has published meanwhile, and if a
-//! version that was removed here has named it, or nobody has written to it for a day: else another host, which
+//! version that was removed here has named it, or nothing was written to it for a day: else another host, which
 //! continues the job too, may be about to publish a version that names it. Segments newer than the newest version are
 //! left alone: a copy that is under way, or will be tried again, uses them.
 

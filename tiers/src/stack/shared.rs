@@ -1,6 +1,6 @@
 //! What the threads of a cascade share: the state of each tier, and what was asked of them.
 //!
-//! Used by [`super::cascade`], which answers from it, and by [`super::worker`], which changes it. Invariants: nobody
+//! Used by [`super::cascade`], which answers from it, and by [`super::worker`], which changes it. Invariants: no thread
 //! waits for a tier with the lock held; what a listing says of a tier is written down when it changes.
 
 use super::TierSpec;

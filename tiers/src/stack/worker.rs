@@ -316,7 +316,7 @@ impl Problem {
         }
     }
 
-    /// What may be over by itself is tried again, the rest when somebody asks.
+    /// What may be over by itself is tried again, the rest when it is asked for.
     fn end(self) -> Result<Option<String>, CopyError> {
         self.passing.map_or(Ok(self.said), |error| Err(CopyError::Source(error)))
     }

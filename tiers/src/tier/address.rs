@@ -3,7 +3,7 @@
 //! ```text
 //! dir=/nvme/ckpt  /nvme/ckpt         a folder: a disk, or a file system of several hosts (NFS, Lustre)
 //! file:///nvme/ckpt                  the same, as a URL
-//! s3://bucket/prefix                 an object store: S3 and what speaks it, gs:// (Google), az:// (Azure)
+//! s3://bucket/prefix                 an object store: S3 and its like, gs:// (Google), az:// (Azure)
 //! https://host:8443/path             a WebDAV server
 //! ```
 //! Called by [`crate::stack::Place`], for what is neither the store nor memory; here nothing is touched but the text.
@@ -46,7 +46,7 @@ pub enum Address {
 /// Kinds of object stores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cloud {
-    /// Amazon S3, and what speaks its protocol: Garage, Ceph, MinIO.
+    /// Amazon S3, and what has its protocol: Garage, Ceph, MinIO.
     S3,
     /// Google Cloud Storage.
     Google,

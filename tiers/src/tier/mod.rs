@@ -76,7 +76,7 @@ pub struct Entry {
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 impl Entry {
-    /// Nobody counts on it who has not said so, as far as the clock of the tier tells: it was finished a day ago. A
+    /// No host counts on it that has not said so, as far as the clock of the tier tells: it was finished a day ago. A
     /// time to come tells nothing.
     pub(crate) fn is_abandoned(&self) -> bool {
         let age = self.modified.and_then(|at| SystemTime::now().duration_since(at).ok());

@@ -1,6 +1,6 @@
 //! What tiers in a file system have in common: folders and files of one user, names that are never replaced.
 //!
-//! Called by [`super::local`] and by whoever keeps blobs under a path. Files are 0600 and folders 0700 whatever the
+//! Called by [`super::local`] and by what keeps blobs under a path. Files are 0600 and folders 0700 whatever the
 //! umask says, and what belongs to another user, or may be written by one, is refused: images hold the memory of a
 //! program, and are trusted at a restart.
 //! Fails by: an error that names the path.
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Beginning of the name of every file that is not finished: no name of a blob begins with a dot.
 pub(crate) const PART: &str = ".part-";
 
-/// A path as it stands in errors.
+/// A path as it is in errors.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }

@@ -5,8 +5,8 @@
 //! ```
 //! Called by [`super::first`]. All jobs of a user, of every store and every mount namespace, have their memory below
 //! one folder, so that what is left of jobs that are no more can be found there and removed.
-//! Invariants: memory goes only when nobody has it open ([`LIVE`] is locked by the agent that writes it), and when the
-//! very folder of its store was looked at, and no job there has a link to it. A store that is not there (it is not
+//! Invariants: memory goes only when no agent has it open ([`LIVE`] is locked by the agent that writes it), and when
+//! the very folder of its store was looked at, and no job there has a link to it. A store that is not there (it is not
 //! mounted, it was moved, another mount namespace has it) is never a store without the job.
 //! Fails by: an error of what could not be made; memory that cannot be looked at stays.
 
@@ -26,7 +26,7 @@ const STORE: &str = "store";
 const LIVE: &str = ".live";
 /// A folder in memory without the link back is being made, if it is not older.
 const MAKING: Duration = Duration::from_secs(60);
-/// So many folders may be asked for one that nobody else has.
+/// So many folders may be asked for one that no other job has.
 const NAMES: u32 = 16;
 
 /// The memory of a job that is written.
@@ -140,7 +140,7 @@ fn remove_stale(top: &Path) {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !is_stale(&root).unwrap_or(false) {
             continue;
         }
-        // From here on nobody begins to write there, and who has begun meanwhile has made the link.
+        // From here on no agent begins to write there, and who has begun meanwhile has made the link.
         let locked = match live(&root, false) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Ok(None) => continue,

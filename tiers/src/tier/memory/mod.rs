@@ -5,7 +5,7 @@
 //!
 //! Why a file for each blob, and not one log for all: what is read from memory is mapped, by restarts and by programs
 //! that run on for days after them. The space of a log could not be used again without knowing of every such mapping;
-//! the pages of a file that was removed stay for as long as somebody has them mapped. And the kernel's rename is a
+//! the pages of a file that was removed stay for as long as a process has them mapped. And the kernel's rename is a
 //! commit that no agent can die in the middle of: there are no stale records after a crash, no log to be walked, and
 //! no format of our own that could be damaged. What a log would be faster at, new pages, is had by files that are
 //! written again (`pool`); what is left is the call for the name: a few microseconds for each blob

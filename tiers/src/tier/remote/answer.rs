@@ -2,8 +2,8 @@
 //!
 //! Put by the courier around the body of each success; those of errors it reads itself. Invariants: a body has the time
 //! that its bytes take at the slowest speed that counts, and no more; it has at most the length that was asked for, and
-//! all answers of one operation together at most [`MAX_ANSWERS`]; what the server claims about its length makes nobody
-//! take memory for it; whatever ends it too early is noted.
+//! all answers of one operation together at most [`MAX_ANSWERS`]; what the server claims about its length makes no
+//! caller take memory for it; whatever ends it too early is noted.
 
 use super::courier::Patience;
 use super::failure::{Answer, Seen};
@@ -170,7 +170,7 @@ impl Body for Watched {
         self.body.is_end_stream()
     }
 
-    /// Whoever collects the body takes so much memory at once: never what the server says, if that is more.
+    /// The collector of the body takes so much memory at once: never what the server says, if that is more.
     fn size_hint(&self) -> SizeHint {
         let hint = self.body.size_hint();
         let mut bounded = SizeHint::new();

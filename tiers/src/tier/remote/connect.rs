@@ -184,7 +184,7 @@ fn couriers(patience: Patience) -> Couriers {
     Couriers { patience, conditional_end: false }
 }
 
-/// A few, for what passes by itself at once; whoever waits longer is the caller, who knows what is waiting.
+/// A few, for what passes by itself at once; who waits longer is the caller, which knows what is waiting.
 fn retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {

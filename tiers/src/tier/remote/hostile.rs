@@ -1,4 +1,4 @@
-//! Servers that are broken or mean harm: each call ends, soon, in an error that says what is wrong; nobody takes the
+//! Servers that are broken or mean harm: each call ends, soon, in an error that says what is wrong; no caller takes the
 //! memory that a server asks for, and what is not the blob is never taken for it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -127,7 +127,7 @@ fn a_length_that_is_a_lie_takes_no_memory() {
     let huge = raw_server(|_, stream| {
         send(stream, "200 OK", &format!("{FOUND}\r\ncontent-length: 18446744073709551615"), b"");
     });
-    // Whoever reads a blob as a whole has a limit of his own.
+    // The reader of a blob as a whole has a limit of its own.
     if let Ok(blob) = at(&huge, 1).open(&name("sim/m")) {
         let error = crate::tier::read_whole(&*blob, 1000, || "m".to_owned()).unwrap_err();
         assert!(!error.is_transient(), "{error}");
@@ -292,7 +292,7 @@ fn redirects_end() {
     }
 }
 
-/// Neither credentials, nor the session token, nor memory of a program get to a server that nobody has named.
+/// Neither credentials, nor the session token, nor memory of a program get to a server that was not named.
 #[test]
 fn a_server_does_not_send_us_on_to_another() {
     let asked = Arc::new(AtomicU64::new(0));

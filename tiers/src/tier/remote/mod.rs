@@ -1,4 +1,4 @@
-//! Object stores as tiers: S3 and what speaks it, Google Cloud Storage, Azure, and web servers for reading.
+//! Object stores as tiers: S3 and its like, Google Cloud Storage, Azure, and web servers for reading.
 //!
 //! ```text
 //! BUCKET/PREFIX/sim/manifest-000001   sim/segment-000001-000   .holdfast-probe
@@ -40,7 +40,7 @@ use std::time::{Duration, SystemTime};
 
 /// The object that who writes tries to create first.
 const PROBE: &str = ".holdfast-probe";
-/// What it says to whoever finds it.
+/// What it says to its finder.
 const PROBE_TEXT: &[u8] =
     b"Holdfast tries to create this object whenever it uses this place: it must not be replaced.\n";
 

@@ -73,7 +73,7 @@ impl Requests {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Waits for nobody: what is under way is of no use to anyone any more.
+        // Does not wait: what is under way is of no use any more.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

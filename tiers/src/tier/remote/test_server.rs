@@ -52,7 +52,7 @@ pub(super) fn server(
     })
 }
 
-/// One answer, with headers of which nobody looks whether they fit the body. The client may have gone.
+/// One answer, with headers that are not compared with the body. The client may have gone.
 pub(super) fn send(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
     let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n{headers}\r\n\r\n");
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
