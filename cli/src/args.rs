@@ -389,7 +389,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
     /// End the program, and exit with 70, when it cannot be protected any more: its agent has died, or a checkpoint
-    /// that nobody waits for (of --every, say) has failed twice
+    /// that no command waits for (of --every, say) has failed twice
     #[arg(long)]
     pub strict: bool,
     /// Run CMD by a shell after each image, with its number, path and state in HOLDFAST_IMAGE, HOLDFAST_IMAGE_PATH and

@@ -16,7 +16,7 @@
 //! Read by `run`, and by whatever needs the tiers of a job that is not here. Invariants: a key that is not known is an
 //! error that names file and line: a rule that is misspelled must not be one that is not there. A file that others
 //! may change says nothing: images come from where it says. In the home folder of another user (`sudo -E`) that is
-//! said, once, and the command goes on without; a file that was named is used whoever it belongs to.
+//! said, once, and the command goes on without; a file that was named is used whatever its owner.
 
 use crate::exit::{Exit, Failure};
 use crate::report;

@@ -1,7 +1,7 @@
 //! What file system a folder of the store is on, and small files of our own in it.
 //!
 //! Asked by a restart: what is mapped from files of other hosts may change, and be slow, without notice. Notes that a
-//! restart leaves for the next one count only if nobody else can have written them.
+//! restart leaves for the next one count only if no other user can have written them.
 
 use holdfast_sys::{fd, unix_socket};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub fn is_local(folder: &Path) -> bool {
 /// So many unfinished files of one name there may be.
 const MOST_WRITERS: u32 = 100;
 
-/// Opens a file of this user that nobody else may write or read.
+/// Opens a file of this user that no other user may write or read.
 pub fn open_own(path: &Path) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;

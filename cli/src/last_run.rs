@@ -154,8 +154,8 @@ impl LastRun {
     }
 }
 
-/// Whether anything could be restarted: without an image a crash of the host may take the end with it, and nobody waits
-/// for a disk.
+/// Whether anything could be restarted: without an image a crash of the host may take the end with it, and nothing
+/// waits for a disk.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -74,7 +74,7 @@ pub enum Tell {
         /// One line.
         text: String,
     },
-    /// Checkpoints that nobody waits for have failed again and again, and the job is `--strict`.
+    /// Checkpoints without a caller have failed again and again, and the job is `--strict`.
     Unprotected,
     /// The image is committed and the program is about to be ended.
     Stopping {

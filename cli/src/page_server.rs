@@ -9,7 +9,7 @@
 //! opening the file and reading ahead is done by a process without the device (`crate::prefetcher`), which it tells
 //! what to read. How it fails: a frame that is damaged on every tier, or on none of those that can be read for
 //! [`PATIENCE`], is an error in the log of the job, and who touches it gets a SIGBUS. Before the file was sent: the
-//! front is told why. A thread that cannot go on ends all of it: then nobody waits for it.
+//! front is told why. A thread that cannot go on ends all of it: then nothing waits for it.
 
 use crate::args::PagesArgs;
 use crate::demand::Demand;
@@ -48,7 +48,7 @@ const PIECE: u64 = 1 << 20;
 const AHEAD_FAR: usize = 4;
 const AHEAD_NEAR: usize = 1;
 /// Ranges that are read ahead at a time, for each of these threads: a piece. Where pages come fast it is two ranges, so
-/// that whoever touches a page that is being read ahead waits for little more than for that page.
+/// that a thread that touches a page that is being read ahead waits for little more than for that page.
 const RANGES_FAR: usize = (PIECE / STEP) as usize;
 const RANGES_NEAR: usize = 2;
 /// Name of the note of what was touched, of the job's last restart from whatever image.
@@ -121,7 +121,7 @@ impl Served {
     }
 }
 
-/// Serves until nobody has the file any more.
+/// Serves until no process has the file any more.
 ///
 /// # Errors
 /// It cannot be made: the front has been told.
@@ -140,7 +140,7 @@ pub fn run(args: &PagesArgs, root: Option<&Path>) -> Result<(), Failure> {
 fn serve(args: &PagesArgs, root: Option<&Path>, front: OwnedFd) -> Result<(), Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     attributes::leave_no_core();
-    // Its end would be the program's: it goes by itself.
+    // Its end would be the program's: it ends by itself.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         signals::set_ignored(signal, true);
     }
@@ -195,7 +195,7 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: OwnedFd) -> Result<(), Fa
         let name = CString::new(name).map_err(|error| system("naming the file")(error.into()))?;
         prefetcher.open(mount, &name).map_err(system("having the file of the pages opened"))?;
         prefetch(&served, prefetcher, &note);
-        // Threads that wait for a tier have nobody to answer any more.
+        // Threads that wait for a tier have nothing to answer any more.
         while !served.is_gone() {
             let _ = poll::readable(&[served.end.as_fd()], None);
         }

@@ -328,7 +328,7 @@ impl Transient {
         }
     }
 
-    /// Whether nobody sees it.
+    /// Whether it cannot be seen.
     pub fn is_hidden() -> bool {
         !io::stderr().is_terminal()
     }

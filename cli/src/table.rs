@@ -100,7 +100,7 @@ impl Table<'_> {
 
     /// Without some columns, and the elastic ones cut for so many columns of letters.
     fn cut(&self, gone: &[&str], columns: usize) -> (Vec<&str>, Vec<Vec<String>>) {
-        /// No column becomes narrower: nobody would know what is in it.
+        /// No column becomes narrower: its content could not be told.
         const LEAST: usize = 8;
         let stays: Vec<bool> = self.head.iter().map(|head| !gone.contains(head)).collect();
         let head: Vec<&str> =

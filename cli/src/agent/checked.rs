@@ -1,10 +1,10 @@
 //! An image whose mappable bytes need not be read again before they are mapped, if that was done before on this boot.
 //!
-//! Used by the agent at a restart. A lazy restart maps pages that nobody can check any more when they are touched, so
+//! Used by the agent at a restart. A lazy restart maps pages that cannot be checked any more when they are touched, so
 //! all of them are read and compared with their checksums first. A note in the job's folder says for which files that
-//! was done: those with the same inode, length and time of change (which nobody can set) hold what they held. Bytes
+//! was done: those with the same inode, length and time of change (which cannot be set) hold what they held. Bytes
 //! that a disk has lost since are not found by it; `holdfast verify` reads them.
-//! What must hold: a note counts only if it is a file of our own that nobody else may write, of this boot, for these
+//! What must hold: a note counts only if it is a file of our own that no other user may write, of this boot, for these
 //! very files, and if they had not just been changed when they were read; on file systems of other hosts none counts.
 //! How it fails: everything is checked.
 
@@ -102,7 +102,7 @@ fn of_files<'f>(files: impl Iterator<Item = &'f File>, what: &str) -> Option<Str
     Some(text)
 }
 
-/// The note, if nobody but this user can have written it.
+/// The note, if only this user can have written it.
 fn read(folder: &Path) -> Option<String> {
     let mut text = String::new();
     file_system::open_own(&folder.join(NAME))?.take(LONGEST).read_to_string(&mut text).ok()?;

@@ -237,7 +237,7 @@ impl Attempt<'_> {
             workers,
             compression: self.settings.compress,
             rate: self.settings.rate,
-            // What a worker has in hand cannot be overtaken by pages that make room.
+            // What a worker stores now cannot be overtaken by pages that make room.
             part_pages: limit.map(|limit| (limit.0 / (8 * workers as u64)).clamp(16, 1024)),
         }
     }

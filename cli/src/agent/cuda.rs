@@ -287,7 +287,7 @@ impl Cuda {
         match whole.and_then(|()| restore_all(&*driver, &pids, &mut figures)) {
             Ok(()) => held.back(&mut figures),
             Err(why) => {
-                // Of processes that are locked nothing comes back, and they are about to end.
+                // Of processes that are locked nothing is restored, and they are about to end.
                 held.ending();
                 Err(why)
             }

@@ -103,9 +103,9 @@ pub struct EventLoop {
     due: Option<Instant>,
     newest: Option<Epoch>,
     last_error: Option<String>,
-    /// Why a checkpoint failed that nobody waited for, as the front was told.
+    /// Why a checkpoint failed that no caller waited for, as the front was told.
     told_error: Option<String>,
-    /// The last one that nobody waited for has failed.
+    /// The last one that no caller waited for has failed.
     has_failed: bool,
     /// Since when no process is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
@@ -291,7 +291,7 @@ impl EventLoop {
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
-        // Until the tiers are done, which tell nobody.
+        // Until the tiers are done, which do not report it.
         let end = end.map(|end| if end <= now { now + TIERS_LOOK } else { end });
         let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
         let hook = self.hook.is_busy().then(|| now + HOOK_LOOK);

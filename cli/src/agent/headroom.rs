@@ -15,7 +15,7 @@ use holdfast_process::{Members, refuse_process};
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::procfs::Status;
 
-/// What the flush has in hand, and the tables of a frozen copy: bytes.
+/// What the flush holds at once, and the tables of a frozen copy: bytes.
 pub const BUFFERS: u64 = 16 << 20;
 /// With less for copies the program would wait for the flush all the time: bytes.
 pub const LEAST: u64 = 4 << 20;

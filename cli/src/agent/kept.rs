@@ -1,7 +1,7 @@
 //! Device memory that a keeper has, in a checkpoint and at a restart: what of it is in the image.
 //!
 //! Used by `super::cuda` (when it is taken, and put back), by the checkpoint thread, and by the flush. What must hold:
-//! it is taken behind the closed gates of its processes, when their work on devices is done, before they let go of it;
+//! it is taken behind the closed gates of its processes, when their work on devices is done, before they release it;
 //! it lasts until they have it again, although the keeper ends; an image has it if, and only if, it has those processes
 //! as they were then ([`KeptMemory::seal`]); the keeper holds an image for the last one when it is committed, not
 //! before. Fails by: words.
@@ -112,7 +112,7 @@ pub struct TakenMemory {
     over: bool,
 }
 
-/// A descriptor of all that processes have let go of, by name and process. While there is one, memory lasts
+/// A descriptor of all that processes have released, by name and process. While there is one, memory lasts
 /// ("CUDA Driver API", cuMemRelease: "when all outstanding references to the handle (including its shareable
 /// counterparts) are also released"), and a keeper that has ended has a successor that gives it to them.
 #[derive(Debug)]

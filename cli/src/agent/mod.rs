@@ -205,7 +205,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     served
 }
 
-/// A job that nobody has named, and that has ended well without an image, leaves nothing. One that has ended well needs
+/// A job without a name of its own that has ended well without an image leaves nothing. One that has ended well needs
 /// nothing of the run before.
 fn leave(context: &JobContext) {
     if !context.lock.is_in_place() || pidfile::program(&context.job).is_some() {

@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(20);
 /// Looks take at most this part of the time.
 const LOOKING: u32 = 10;
-/// From the last page that is taken to the stop: what workers have in hand is stored, the stop is prepared.
+/// From the last page that is taken to the stop: what workers have taken is stored, the stop is prepared.
 const TAIL: Duration = Duration::from_millis(60);
 /// How long it is waited until it is known what is written all the time.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Least and most pages that a worker takes at once, as many as are stored until the next look: what it has in hand
+/// Least and most pages that a worker takes at once, as many as are stored until the next look: what it has taken
 /// cannot be given up.
 const PART: (u64, u64) = (16, (4 << 20) / holdfast_image::PAGE_SIZE);
 /// A second pass is worth its scan if the first one took longer and stored more than this.

@@ -14,7 +14,7 @@ pub fn apply(context: &JobContext, newest: Epoch) {
     with(context, newest, context.pinned());
 }
 
-/// The program has come to its end: nobody goes on from what an earlier run has left.
+/// The program has come to its end: nothing goes on from what an earlier run has left.
 pub fn apply_at_the_end(context: &JobContext) {
     let images = context.job.images().unwrap_or_default();
     if let Some(newest) = images.iter().rev().find(|image| image.broken.is_none()) {

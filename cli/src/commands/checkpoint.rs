@@ -60,7 +60,7 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
 
 /// Waits for the agent's answer. Ctrl-C ends only the waiting, and says so.
 fn wait(agent: &Agent, job: &Job, stop: bool) -> Result<Reply, Failure> {
-    // What whoever started this command has it ignore stays ignored.
+    // What the parent of this command has it ignore stays ignored.
     let ends = [libc::SIGINT, libc::SIGTERM].into_iter().filter(|signal| !signals::is_ignored(*signal));
     let ends = ends.map(signals::bit).sum();
     let mask = signals::block(ends);

@@ -116,7 +116,7 @@ fn is_gone(job: &Job) -> bool {
     fs::symlink_metadata(job.dir()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Whether the folder has nothing but its lock: nobody else's job is in it.
+/// Whether the folder has nothing but its lock: no other job is in it.
 fn has_nothing(job: &Job) -> Result<bool, Failure> {
     let failed = |error| Failure::system(format_args!("listing {}", job.dir().display()), &error);
     for entry in fs::read_dir(job.dir()).map_err(failed)? {

@@ -126,7 +126,7 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
     report::print(&table.shown())
 }
 
-/// Whether a job that nobody has named has ended well, without an image.
+/// Whether a job without a name of its own has ended well, without an image.
 fn is_nothing(job: &Job, row: &Row) -> bool {
     row.state == "done"
         && row.images.is_empty()

@@ -32,7 +32,7 @@ fn page(folder: &Path, command: Command) -> Result<(), Failure> {
     fs::write(&path, as_typed(&String::from_utf8_lossy(&text))).map_err(failed)
 }
 
-/// What stands below a help text, examples and tables, line by line: man(7) would make a paragraph of it.
+/// What is below a help text, examples and tables, line by line: man(7) would make a paragraph of it.
 fn as_typed(page: &str) -> String {
     const BELOW: &str = ".SH EXTRA\n";
     let Some((above, below)) = page.split_once(BELOW) else { return page.to_owned() };

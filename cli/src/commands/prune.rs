@@ -392,7 +392,7 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
             plan.removals.iter().filter(|removal| removal.tier == index).map(|r| r.version).collect();
         if seen.place.spec.is_store() {
             freed += in_store(wanted, &numbers)?;
-            // Nobody can get them from there any more.
+            // No host can get them from there any more.
             let waiting = record.tiers.iter_mut().map(|tier| &mut tier.waiting);
             waiting.for_each(|waiting| waiting.retain(|number| !numbers.contains(number)));
         } else if seen.holds.wish != Wish::Nothing {

@@ -87,7 +87,7 @@ fn follow(
     loop {
         let (states, settled) = look()?;
         show(&bar, &states);
-        // What is wrong with an image where it is now is over when somebody repairs it, not by waiting.
+        // What is wrong with an image where it is now is over after a repair, not by waiting.
         let waits =
             |state: &TierStatus| state.again_ms.is_some() || (state.error.is_none() && state.waiting > 0);
         if settled && !(wait && states.iter().any(waits)) {

@@ -83,7 +83,7 @@ pub fn run(args: &CudaArgs) -> Result<(), Failure> {
     let agent = fd::inherited(args.agent)
         .map_err(|error| Failure::system("taking over the agent's socket", &error))?;
     attributes::leave_no_core();
-    // Its end would leave processes locked: it goes by itself.
+    // Its end would leave processes locked: it ends by itself.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         signals::set_ignored(signal, true);
     }
@@ -201,7 +201,7 @@ mod tests {
             assert!(trust(&library).unwrap_err().contains("other users may change it"), "{path:?}");
             fs::set_permissions(path, before).unwrap();
         }
-        // Sticky, as /tmp is: nobody can replace what is another's.
+        // Sticky, as /tmp is: no user can replace what is another's.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).unwrap();
         trust(&library).unwrap();
         fs::remove_dir_all(folder).unwrap();

@@ -29,7 +29,7 @@ pub enum Question {
     Restore { pid: i32, onto: Vec<DevicePair> },
     /// cuCheckpointProcessUnlock.
     Unlock { pid: i32 },
-    /// The process ends as it is: nobody is to restore it.
+    /// The process ends as it is: it is not to be restored.
     Over { pid: i32 },
 }
 

@@ -1,7 +1,7 @@
 //! The foreground of the terminal from which a job was started, while its program has it.
 //!
 //! A shell puts itself into the foreground and at its end gives it back to the group that had it: it cannot where it
-//! was killed, nor after a restart, when that is another one. Whoever reads from the terminal next would stop for ever.
+//! was killed, nor after a restart, when that is another one. What reads from the terminal next would stop for ever.
 //! Made at the start of `run` and `restart`, dropped at their end. Invariant: nothing is taken from a group that has
 //! processes.
 

@@ -190,7 +190,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     Ok(ending)
 }
 
-/// Where libholdfast is now, if that is another place than the program has it from, and it is the same build: whoever
+/// Where libholdfast is now, if that is another place than the program has it from, and it is the same build: what
 /// installs Holdfast elsewhere has it there.
 fn moved_library(record: &ProcessRecord) -> Option<Moved> {
     let is_ours = |file: &&FileIdentity| file.path.as_path().file_name().is_some_and(|name| name == LIBRARY);
@@ -304,7 +304,7 @@ fn start(
         served: served.as_ref().map(AsFd::as_fd),
     };
     let spawned = rebuild::spawn(record, ours, &options);
-    // The page server ends when nobody has it any more.
+    // The page server ends when no process has it any more.
     drop(served);
     let mut spawned = spawned.map_err(|error| {
         let failure = why_none_was_spawned(&error, &agent, state, request.job);

@@ -95,7 +95,7 @@ impl StartState {
         let early = self.early.borrow_mut().pop_front();
         early.or_else(|| self.messages.next())
     }
-    /// Signals that end this command while it has no program: not those that whoever started it has it ignore.
+    /// Signals that end this command while it has no program: not those that its parent has it ignore.
     pub fn ends() -> u64 {
         let ends = ENDS.into_iter().filter(|signal| !signals::is_ignored(*signal));
         ends.map(signals::bit).fold(0, |mask, bit| mask | bit)
@@ -424,7 +424,7 @@ impl Front<'_> {
         }
     }
 
-    /// What the agent has yet to copy, as it has written that down: nobody is waited for.
+    /// What the agent has yet to copy, as it has written that down: nothing is waited for.
     fn tell_of_waiting(&self) {
         let name = self.job.name();
         for tier in TiersRecord::read(self.job).tiers.iter().filter(|tier| !tier.waiting.is_empty()) {
@@ -472,7 +472,7 @@ impl Front<'_> {
             }
             self.tell_of_waiting();
         }
-        // Where the agent was killed, too, nobody else would.
+        // Where the agent was killed, too, nothing else would.
         self.job.remove_dead_socket();
         match stopped {
             Some(epoch) => {

@@ -1,7 +1,7 @@
 //! Device memory that a process of its own keeps for the programs of a job (docs/cuda.md, "A keeper").
 //!
 //! The driver's checkpoint brings to the host all that a process has on devices. What a keeper has it does not: the
-//! program maps it, lets go of it for the checkpoint, and maps it again, and no byte of it moves meanwhile. What has
+//! program maps it, unmaps it for the checkpoint, and maps it again, and no byte of it moves meanwhile. What has
 //! changed since the last image is copied on the device, into the GPU cache, and from there into the image while the
 //! program runs.
 //!

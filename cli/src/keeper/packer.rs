@@ -86,7 +86,7 @@ impl Packer {
 
     /// Packs chunks into the ring, one behind the other: how many bytes each has become, as many as it has: it is as
     /// it was. Where there is no room for all of them now these are the first ones, or none. `room` gives that many
-    /// bytes of the device, which nobody else uses.
+    /// bytes of the device, which nothing else uses.
     ///
     /// # Errors
     /// See the head of the file.

@@ -1,5 +1,5 @@
 //! Does the driver checkpoint a process that has had memory of a keeper's? Asked of the driver itself, with three
-//! processes that nobody needs: one makes memory, one has it, lets go of it, is checkpointed and has it again, and one
+//! processes for the purpose: one makes memory, one has it, releases it, is checkpointed and has it again, and one
 //! calls the driver's checkpoint, as an agent's does.
 //!
 //! Used by `holdfast doctor`, and by an agent where the user leaves the choice of the owner to it
@@ -38,7 +38,7 @@ const MARK: u8 = 0x5a;
 enum Question {
     /// Make memory full of zeros: a descriptor of it comes with the answer.
     Make,
-    /// Have the memory of the descriptor that comes along: it is full of `finds`; fill it with `leaves`; let go of it.
+    /// Have the memory of the descriptor that comes along: it is full of `finds`; fill it with `leaves`; release it.
     Have { finds: u8, leaves: u8 },
 }
 

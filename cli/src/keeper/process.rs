@@ -44,7 +44,7 @@ struct Keeper {
     told: bool,
 }
 
-/// Answers until nobody needs it.
+/// Answers until no process needs it.
 ///
 /// # Errors
 /// It cannot begin.
@@ -277,7 +277,7 @@ impl Keeper {
         let along: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
         let sent = scm::send_many(connection.as_fd(), &answer.to_bytes(), &along);
         if sent.is_err() && question.act == KeeperQuestion::MAKE && answer.result == 0 {
-            // Nobody knows its name.
+            // Its name is not known elsewhere.
             let _ = self.blocks.drop_one(peer.pid, answer.name);
         }
     }
