@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""The words that docs/glossary.md forbids are in no name and no message.
+"""The words that docs/glossary.md forbids are in no name, no message and no comment.
 
 Why: one word per thing, and the field's word, so that a reader who knows CRIU or DMTCP finds what is meant.
 
 Reads the forbidden words from the table of the glossary whose first heading cell has "forbidden" or "not" in it, or
 else its second table: every `word` in backticks in the first column. Looked at are
-- names: folders and files under version control (but the programs of the tests), and Rust items, fields and modules
-  that are `pub`, cut into their words (`let_go`, `LetGo` -> let go);
-- messages: every string of a Rust source (not in tests) that has a space in it, `#[error("...")]` among them.
-EXCEPTIONS has what may stay, with the reason.
+- names: folders and files under version control (but the programs of the tests), and every name in a Rust source,
+  public or not (not in tests), cut into its words (`let_go`, `LetGo` -> let go);
+- messages: every string of a Rust source (not in tests) that has a space in it, `#[error("...")]` among them;
+- comments of Rust sources, line by line. A name in one, as `task_dump_owner` of the kernel, is one word.
+ORDINARY has what a forbidden word is a part of without meaning what is forbidden; EXCEPTIONS what may stay, with the
+reason.
 
 Run: scripts/check-words.py             what `make check` does
      scripts/check-words.py --report    the same, and exits with 0: for a look
@@ -16,7 +18,7 @@ Run: scripts/check-words.py             what `make check` does
 import re
 import sys
 
-from check_common import ROOT, code_only, finish, line_of, read, strings, tracked, without_tests
+from check_common import ROOT, code_only, comments, finish, line_of, read, strings, tracked, without_tests
 
 GLOSSARY = "docs/glossary.md"
 # Folders whose names and messages are those of programs that are tested, not ours.
@@ -28,12 +30,10 @@ EXCEPTIONS = [
         "hello",
         "a word of the protocol: the agent must know what libraries in older images say",
     ),
+    ("sys/src/sock_diag.rs", "NLM_F_DUMP", "a name of the kernel"),
 ]
-
-_PUBLIC = re.compile(
-    r"\bpub(?:\([^)]*\))?\s+(?:(?:const|unsafe|async|extern|static|mut)\s+)*"
-    r"(?:(?:fn|struct|enum|union|trait|type|mod)\s+)?(\w+)"
-)
+# In comments.
+ORDINARY = re.compile(r"\bby\s+hand\b|\blife cycle\b|\bsigns? of life\b|[\w-]+/[\w-]+#\d+", re.IGNORECASE)
 
 
 def forbidden(glossary):
@@ -86,8 +86,14 @@ def check(root, terms, exceptions=None):
             continue
         text = read(root, file)
         code = without_tests(code_only(text))
-        for match in _PUBLIC.finditer(code):
-            look(file, line_of(code, match.start(1)), words_of(match.group(1)), match.group(1))
+        seen = set()
+        for match in re.finditer(r"\b[A-Za-z_]\w*", code):
+            if match.group() not in seen:
+                seen.add(match.group())
+                look(file, line_of(code, match.start()), words_of(match.group()), match.group())
+        for line, comment in comments(text):
+            plain = ORDINARY.sub(" ", comment)
+            look(file, line, re.findall(r"[a-z_][a-z_0-9]*", plain.lower()), comment.strip()[:90])
         product = code.split("\n")
         for line, string in strings(text):
             if " " in string and product[line - 1].strip():
@@ -104,7 +110,7 @@ def main(arguments):
     if not terms:
         print(f"{GLOSSARY}:1: has no table of forbidden words", file=sys.stderr)
         return 1
-    clean = f"none of the {len(terms)} forbidden words in names and messages"
+    clean = f"none of the {len(terms)} forbidden words in names, messages and comments"
     status = finish("check-words", check(ROOT, terms), clean)
     return 0 if arguments == ["--report"] else status
 

@@ -127,16 +127,17 @@ class Words(Repository):
         self.assertEqual(self.words.forbidden(self.glossary), [["let", "go"], ["room"]])
 
     def test_found(self):
-        self.write(cli__src__room="pub(crate) fn let_go() {}\npub struct LetGoNow;\nfn f() { say(\"is let \\\n"
-                                  "   go\") }\n")
+        self.write(cli__src__room="fn let_go() {}\npub struct LetGoNow;\nfn f() { say(\"is let \\\n"
+                                  "   go\") }\n// was let go\nlet room = 1;\n")
         found = self.words.check(self.root, [["let", "go"], ["room"]], [])
         self.assertEqual([(line, message.split("`")[1]) for _, line, message in found],
-                         [(1, "room"), (1, "let go"), (2, "let go"), (3, "let go")])
+                         [(1, "room"), (1, "let go"), (2, "let go"), (6, "room"), (5, "let go"), (3, "let go")])
 
     def test_not_found(self):
-        self.write(cli__src__mushroom="// let go\npub fn letter_going() {}\n#[cfg(test)]\nmod tests {\n"
+        self.write(cli__src__mushroom="// task_room_owner, by hand\npub fn letter_going() {}\n"
+                                      "#[cfg(test)]\nmod tests {\n"
                                       "    const A: &str = \"let go\";\n}\n")
-        self.assertEqual(self.words.check(self.root, [["let", "go"], ["room"]], []), [])
+        self.assertEqual(self.words.check(self.root, [["let", "go"], ["room"], ["hand"]], []), [])
         self.write(cli__src__a="const A: &str = \"no room left\";\n")
         self.assertEqual(self.words.check(self.root, [["room"]], [("cli/src/a.rs", "room", "why")]), [])
 

@@ -112,7 +112,7 @@ fn the_program_sees_what_it_would_see_without() {
 }
 
 #[test]
-fn the_front_lets_go_of_descriptors_that_were_handed_down() {
+fn the_front_closes_descriptors_that_were_handed_down() {
     let folder = Folder::new("handed");
     let script = format!(
         "{{ '{}' run -- sh -c 'exec 7>&-; sleep 5' 7>&1 >/dev/null 2>&1 & }} | {{ cat; echo over; }}",

@@ -195,7 +195,7 @@ impl Bed {
 }
 
 isolated! {
-    what_is_away_comes_back_and_only_what_has_changed_is_copied {
+    what_is_away_is_restored_and_only_what_has_changed_is_copied {
         let bed = Bed::new();
         let before = Bed::free_memory();
         bed.block(0, 0, 1);
@@ -425,7 +425,7 @@ isolated! {
 }
 
 isolated! {
-    content_comes_back_by_itself_when_the_agent_ends {
+    content_is_restored_by_itself_when_the_agent_ends {
         let bed = Bed::new();
         bed.block(0, 0, 1);
         let content = bed.content(0);

@@ -462,8 +462,8 @@ impl Sender {
     /// Whether the message says nothing of its sender: it was sent when neither end wanted to be told.
     pub fn is_none(&self) -> bool {
         /// What the kernel shows for no id (/proc/sys/kernel/overflowuid).
-        const NOBODY: u32 = 65534;
-        self.pid == 0 && self.user == NOBODY
+        const OVERFLOW_ID: u32 = 65534;
+        self.pid == 0 && self.user == OVERFLOW_ID
     }
 }
 

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn near_the_bound_it_hurries_then_holds_and_lets_go_for_a_slice_only() {
+    fn near_the_bound_it_hurries_then_holds_and_resumes_for_a_slice_only() {
         let mut budget = Budget::new(Some(PageCount(1000)));
         let mut judge = |copies| budget.judge(PageCount(copies), PageCount(5000), 198, 1);
         assert_eq!(judge(0), Verdict::Run);

@@ -67,7 +67,7 @@ impl Drop for Claim {
 /// closed already, or of something else.
 pub struct Connection {
     fd: c_int,
-    life: u64,
+    restarts: u64,
     claim: Claim,
 }
 
@@ -97,10 +97,10 @@ impl Connection {
     }
 
     fn open_at(path: &CStr, claim: Claim, alone: bool) -> Result<Connection, Trouble> {
-        let life = shared::from_agent(SharedPage::RESTARTS);
+        let restarts = shared::from_agent(SharedPage::RESTARTS);
         let fd = sys::socket().map_err(Trouble::Absent)?;
         let fd = if alone { fd } else { sys::move_up(fd, FD_FLOOR) };
-        let connection = Connection { fd, life, claim };
+        let connection = Connection { fd, restarts, claim };
         let peer = connection.reach(path).map_err(Trouble::Absent)?;
         let trusted = peer.uid == 0 || peer.uid == sys::effective_uid();
         if !trusted {
@@ -134,7 +134,7 @@ impl Connection {
     }
 
     fn restarted(&self) -> bool {
-        shared::from_agent(SharedPage::RESTARTS) != self.life
+        shared::from_agent(SharedPage::RESTARTS) != self.restarts
     }
 }
 

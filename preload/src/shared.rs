@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_comes_back_and_what_is_too_long_is_refused() {
+    fn text_is_read_as_written_and_what_is_too_long_is_refused() {
         let mut buffer = [0; SharedPage::SOCKET_PATH_LEN];
         assert!(set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, b"/run/a.sock"));
         assert_eq!(text(SharedPage::SOCKET_PATH, &mut buffer), Some(c"/run/a.sock"));

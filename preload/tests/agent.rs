@@ -53,7 +53,7 @@ fn check_maps(said: &Said) {
 }
 
 #[test]
-fn a_program_says_hello_and_looks_as_without_us() {
+fn a_program_registers_and_looks_as_without_us() {
     let folder = Folder::new();
     let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
@@ -81,7 +81,7 @@ fn a_path_longer_than_a_socket_address_is_reached() {
 }
 
 #[test]
-fn a_forked_child_says_hello_by_itself_and_a_spawned_one_by_its_constructor() {
+fn a_forked_child_registers_by_itself_and_a_spawned_one_by_its_constructor() {
     let folder = Folder::new();
     let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
@@ -235,7 +235,7 @@ fn read_word(pid: i32, at: u64) -> u64 {
 
 /// Stands in for a restart: the count goes up, and the connection is dead.
 #[test]
-fn a_checkpoint_returns_one_in_the_next_life() {
+fn a_checkpoint_returns_one_after_a_restart() {
     use std::os::unix::fs::FileExt;
     let folder = Folder::new();
     let lifecycle = folder.compile("lifecycle", &[]);
@@ -397,7 +397,7 @@ fn protected_content_is_read_back_by_name() {
 
 /// The library starts the agent: a script that stands in for it shows how it was started.
 #[test]
-fn the_library_starts_the_agent_when_nobody_else_has() {
+fn the_library_starts_the_agent_when_nothing_else_has() {
     let folder = Folder::new();
     let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());

@@ -267,7 +267,7 @@ fn a_protection_of_the_programs_own_stays_a_fault() {
 }
 
 #[test]
-fn a_dead_agent_holds_nobody() {
+fn a_dead_agent_holds_no_thread() {
     let mut program = Guarded::new(1, 1);
     assert_eq!(program.ask("thread 0"), "done");
     program.until("the slot is taken", |program| program.word(GuardArea::FREE_HEAD) == 1);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_the_speed_though_somebody_always_writes() {
+    fn it_knows_the_speed_though_there_is_always_a_writer() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut state = State::default();

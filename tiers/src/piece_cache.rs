@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_read_once_whoever_wants_it() {
+    fn a_piece_is_read_once_for_all_readers() {
         let (cache, reads) = (PieceCache::new(KEPT), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

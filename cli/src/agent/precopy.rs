@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_has_in_hand_is_stored_soon() {
+    fn what_a_worker_has_taken_is_stored_soon() {
         let second = Duration::from_secs(1);
         assert_eq!(part(pages(1000), second), pages(20));
         assert_eq!(part(pages(100), second), pages(PART.0));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_engines_that_gain_by_it_have_one_and_nobody_waits_for_it() {
+    fn only_engines_that_gain_by_it_have_one_and_nothing_waits_for_it() {
         use super::super::request::CheckpointOptions;
         let order = |until_cut| {
             CheckpointRequest::for_tests(CheckpointOptions { until_cut, ..CheckpointOptions::default() })

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_succeeded_by_its_oldest_child_whoever_is_heard_last() {
+    fn a_launcher_is_succeeded_by_its_oldest_child_whichever_is_heard_last() {
         // The launcher, its first child (a helper that ends), that one's child (the server) and the server's worker.
         let server = "sleep 50 & echo $!; exec sleep 50";
         let script = format!("echo $$; (sh -c 'echo $$; {server}' & echo $!; exec sleep 50) & echo $!; wait");

@@ -212,10 +212,10 @@ fn verdicts(place: &JobPlace, found: &Verified) -> Vec<Verdict> {
     };
     let image = |(&epoch, &bytes)| verdict(Some(epoch), bytes, found.of(epoch).map(Damage::of).collect());
     let mut all: Vec<Verdict> = found.versions.iter().map(image).collect();
-    let nobody: Vec<Damage> =
+    let of_none: Vec<Damage> =
         found.findings.iter().filter(|finding| finding.versions.is_empty()).map(Damage::of).collect();
-    if !nobody.is_empty() || !found.unneeded.is_empty() {
-        all.push(verdict(None, found.unneeded.iter().map(|(_, bytes)| bytes).sum(), nobody));
+    if !of_none.is_empty() || !found.unneeded.is_empty() {
+        all.push(verdict(None, found.unneeded.iter().map(|(_, bytes)| bytes).sum(), of_none));
     }
     all
 }

@@ -186,7 +186,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_libraries_that_nobody_else_can_change_are_loaded() {
+    fn only_libraries_that_no_other_user_can_change_are_loaded() {
         let folder = std::env::temp_dir().join(format!("cuda-trust-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();

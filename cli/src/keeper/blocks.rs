@@ -47,7 +47,7 @@ struct Owned {
 
 /// What was taken for an image.
 #[derive(Default)]
-struct InHand {
+struct Pending {
     /// Name, id and device of the blocks.
     blocks: Vec<(u64, u64, usize)>,
     /// By device.
@@ -80,7 +80,7 @@ pub struct Blocks {
     slots: Slots,
     key: [u8; 16],
     budget: CowLimit,
-    in_hand: InHand,
+    pending: Pending,
     next_id: u64,
     packer: Packer,
 }
@@ -98,7 +98,7 @@ impl Blocks {
             slots: Slots::default(),
             key,
             budget,
-            in_hand: InHand::default(),
+            pending: Pending::default(),
             next_id: 0,
             packer: Packer::default(),
         }
@@ -240,7 +240,7 @@ impl Blocks {
     /// Copying has failed; it stays.
     pub fn give_way(&mut self) -> Result<u64, String> {
         let mut given = 0;
-        for (bank, (cache, memory)) in &mut self.in_hand.caches {
+        for (bank, (cache, memory)) in &mut self.pending.caches {
             let bank = &self.banks[*bank];
             cache.give_way(&mut Copies { bank, hashed: None, cache: memory.as_ref() })?;
             given += memory.take().map_or(0, |memory| memory.bytes);
@@ -253,10 +253,10 @@ impl Blocks {
     /// # Errors
     /// Nothing is taken; in words.
     pub fn take(&mut self, owners: &[i32], whole: bool) -> Result<Taken, String> {
-        self.in_hand = InHand::default();
+        self.pending = Pending::default();
         let taken = self.take_all(owners, whole);
         if taken.is_err() {
-            self.in_hand = InHand::default();
+            self.pending = Pending::default();
         }
         taken
     }
@@ -284,18 +284,18 @@ impl Blocks {
             taken.gather_ns += elapsed_ns(begun);
             taken.spilled_bytes += cache.spilled;
             taken.cache_bytes += memory.as_ref().map_or(0, |_| hashed.dirty.len() as u64 * CHUNK);
-            self.in_hand.caches.insert(number, (cache, memory));
+            self.pending.caches.insert(number, (cache, memory));
             for block in &placed {
                 let mut digests = vec![0; usize::try_from(block.bytes / CHUNK * Digest::BYTES).unwrap_or(0)];
                 self.banks[number].digests(block.slot, &mut digests).map_err(words)?;
-                self.in_hand.digests.insert(block.slot, digests);
+                self.pending.digests.insert(block.slot, digests);
             }
             dirty.extend(hashed.dirty);
             zero.extend(hashed.zero);
         }
         let known = self.all.iter().filter(|(_, one)| owners.contains(&one.owner));
         for (name, one) in known {
-            self.in_hand.blocks.push((*name, one.id, one.bank));
+            self.pending.blocks.push((*name, one.id, one.bank));
             let uuid = self.banks[one.bank].device.uuid;
             taken.blocks.push(Block { name: *name, bytes: one.bytes, owner: one.owner, uuid });
         }
@@ -358,7 +358,7 @@ impl Blocks {
             let here = rest.len().min(CHUNK as usize - skip);
             let (now, later) = rest.split_at_mut(here);
             let mut found = false;
-            for (bank, (cache, memory)) in &self.in_hand.caches {
+            for (bank, (cache, memory)) in &self.pending.caches {
                 let bank = &self.banks[*bank];
                 let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
                 found = found || cache.read(slot, skip, now, &mut copies)?;
@@ -378,7 +378,7 @@ impl Blocks {
     /// # Errors
     /// This keeper packs nothing; in words.
     pub fn pack(&mut self, chunks: &[u64], codec: SourceCodec, ring: &mut [u8]) -> Result<Vec<u32>, String> {
-        let InHand { caches, digests, .. } = &self.in_hand;
+        let Pending { caches, digests, .. } = &self.pending;
         let digest = |slot: u64| {
             let (name, digests) = digests.range(..=slot).next_back()?;
             let at = usize::try_from((slot - name) * Digest::BYTES).ok()?;
@@ -402,7 +402,7 @@ impl Blocks {
 
     fn read_digests(&self, start: u64, into: &mut [u8]) {
         let end = start + into.len() as u64;
-        for (name, digests) in &self.in_hand.digests {
+        for (name, digests) in &self.pending.digests {
             let from = name * Digest::BYTES;
             let (first, last) = (from.max(start), (from + digests.len() as u64).min(end));
             if first < last {
@@ -418,7 +418,7 @@ impl Blocks {
             let (mut at, end) = (start, start.saturating_add(len));
             while at < end {
                 let here = (CHUNK - at % CHUNK).min(end - at);
-                for (bank, (cache, memory)) in &mut self.in_hand.caches {
+                for (bank, (cache, memory)) in &mut self.pending.caches {
                     let bank = &self.banks[*bank];
                     let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
                     // What is stored is not copied.
@@ -434,7 +434,7 @@ impl Blocks {
     /// # Errors
     /// The device has failed.
     pub fn over(&mut self, committed: bool) -> Result<(), String> {
-        let InHand { blocks, .. } = std::mem::take(&mut self.in_hand);
+        let Pending { blocks, .. } = std::mem::take(&mut self.pending);
         for (name, id, bank) in blocks.into_iter().filter(|_| committed) {
             // One that was made since then in its place has nothing to do with the image.
             if let Some(one) = self.all.get(&name).filter(|one| one.id == id) {

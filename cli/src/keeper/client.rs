@@ -34,7 +34,7 @@ pub struct Keeper {
     /// `None`: it is lost.
     socket: Mutex<Option<OwnedFd>>,
     /// Its other end is open as long as the process lasts.
-    life: OwnedFd,
+    pipe: OwnedFd,
     ring: File,
     /// What the image has, to be told when there is enough of it.
     stored: Mutex<Vec<Run>>,
@@ -48,10 +48,10 @@ impl Keeper {
     /// # Errors
     /// In words.
     pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
-        let (ours, life, ring) = launch(socket, cache, log).map_err(|failure| failure.message)?;
+        let (ours, pipe, ring) = launch(socket, cache, log).map_err(|failure| failure.message)?;
         let keeper = Keeper {
             socket: Mutex::new(Some(ours)),
-            life,
+            pipe,
             ring,
             stored: Mutex::default(),
             packs: AtomicBool::new(true),
@@ -78,7 +78,7 @@ impl Keeper {
     /// It has ended, or it was given up.
     pub fn is_lost(&self) -> bool {
         let open = |fd: &OwnedFd| fd::poll_state(fd.as_fd()).is_ok_and(|state| state & libc::POLLHUP == 0);
-        !open(&self.life) || self.socket.lock().is_none()
+        !open(&self.pipe) || self.socket.lock().is_none()
     }
 
     /// Descriptors of memory, by name; what is not there any more is left out.
@@ -304,7 +304,7 @@ fn receive(socket: &mut Option<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), Strin
 
 fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> Result<(OwnedFd, OwnedFd, File), Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
-    let (life, end) = fd::pipe(libc::O_CLOEXEC).map_err(system("a pipe for a keeper"))?;
+    let (pipe, end) = fd::pipe(libc::O_CLOEXEC).map_err(system("a pipe for a keeper"))?;
     let made = || {
         let ring = File::from(fd::memfd(c"holdfast-ring")?);
         ring.set_len(RING)?;
@@ -319,5 +319,5 @@ fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> Result<(OwnedFd, OwnedFd, 
     let descriptors = vec![theirs, end];
     let keeper = Helper { what: "a keeper", words, environment, log, descriptors, at_default: &[] };
     let (_, ours) = keeper.start()?;
-    Ok((ours, life, ring))
+    Ok((ours, pipe, ring))
 }

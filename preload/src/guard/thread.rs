@@ -1,7 +1,7 @@
 //! What each thread keeps for engine `slots`: which buffers its calls under way write to, and a SIGSEGV that waits.
 //!
-//! Runs in: the host program, any thread, also in signal handlers. Thread-local storage of the initial-exec model, by
-//! hand (a crate without the standard library has none): one instruction away, no allocation, zero in a new thread
+//! Runs in: the host program, any thread, also in signal handlers. Thread-local storage by hand, of the initial-exec
+//! model (a crate without the standard library has none): one instruction away, no allocation, zero in a new thread
 //! (ELF Handling For Thread-Local Storage, 4.4.6). The loader gives every preloaded library its place in it.
 //! Invariants: the layout is [`GuardThread`]. The agent reads it in a stop: an entry is written before the depth that
 //! covers it. Entries of calls that were left by a jump are found out by their stack pointer.

@@ -262,12 +262,12 @@ fn with_others(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
     let mut rest = records.into_iter().map(|(_, record)| record);
     let mut first = rest.next()?;
     let child = |mut record: ProcessRecord| {
-        record.ppid = known.get(&record.ppid).copied().unwrap_or(NOBODY);
+        record.ppid = known.get(&record.ppid).copied().unwrap_or(NO_PARENT);
         record.host.vdso = Blob::default();
         record
     };
     let mut waiting: Vec<ProcessRecord> = rest.map(child).collect();
-    let mut done = BTreeSet::from([NOBODY, first.pid]);
+    let mut done = BTreeSet::from([NO_PARENT, first.pid]);
     // The descriptors of the others refer to the descriptions by their place among the processes, so locks do too.
     let places: Vec<i32> =
         std::iter::once(first.pid).chain(waiting.iter().map(|record| record.pid)).collect();
@@ -290,7 +290,7 @@ fn with_others(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
 }
 
 /// Parent of those whose parent is not of the job: process 1.
-const NOBODY: i32 = 1;
+const NO_PARENT: i32 = 1;
 
 fn describe(
     process: CapturedProcess,

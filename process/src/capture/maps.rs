@@ -358,7 +358,7 @@ mod tests {
     use holdfast_sys::procfs::parse_maps;
 
     #[test]
-    fn what_cannot_be_brought_back_is_named_with_its_range() {
+    fn what_cannot_be_restored_is_named_with_its_range() {
         let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n\
             5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n\
             7000-8000 rw-s 00000000 00:05 9 /dev/nvidia0\n";

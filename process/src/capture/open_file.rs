@@ -245,7 +245,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn only_data_that_nobody_maps_is_kept() {
+    fn only_data_that_no_process_maps_is_kept() {
         let file = File::from(memfd::create(c"data", true).unwrap());
         file.set_len(10 * PAGE_SIZE + 5).unwrap();
         file.write_all_at(b"a", PAGE_SIZE).unwrap();

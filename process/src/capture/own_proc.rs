@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_paths_are_named_for_every_life_and_others_are_known() {
+    fn own_paths_are_named_for_every_restart_and_others_are_known() {
         let name = |path: &str| String::from_utf8_lossy(&named(path.as_bytes(), [70, 7])).into_owned();
         assert_eq!(name("/proc/70"), "/proc/self");
         assert_eq!(name("/proc/7/fd"), "/proc/self/fd");

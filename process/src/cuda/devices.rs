@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_here_stands_for_itself_and_others_of_the_model_for_the_rest() {
+    fn what_is_here_is_its_own_pair_and_others_of_the_model_that_of_the_rest() {
         let (a, b, c, d) = (device("a", "H"), device("b", "H"), device("c", "H"), device("d", "L"));
         let both = [a.clone(), b.clone()];
         assert_eq!(pairs(&both, &[d.clone(), b.clone(), a.clone()], ""), Ok(Vec::new()));
@@ -149,7 +149,7 @@ mod tests {
 
     /// Every machine with up to four devices of two models, and every image of such a one.
     #[test]
-    fn no_device_stands_for_two_or_for_one_of_another_model() {
+    fn no_device_is_the_pair_of_two_or_of_one_of_another_model() {
         let machine = |number: usize| {
             let place = |at: usize| (["a", "b", "c", "d"][at], number / 3_usize.pow(at as u32) % 3);
             let all = (0..4).map(place).filter(|(_, model)| *model > 0);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_marker_is_a_signal_that_nobody_notices_or_none() {
+    fn the_marker_is_a_signal_that_no_program_notices_or_none() {
         const ALL: u64 = mask(&[libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]);
         assert_eq!(choose_marker(0, 0, 0), Marker::Signal(libc::SIGURG));
         assert_eq!(choose_marker(mask(&[libc::SIGURG]), 0, 0), Marker::Signal(libc::SIGWINCH));

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_loads_libraries_can_speak() {
+    fn what_loads_libraries_can_register() {
         let own = File::open("/proc/self/exe").unwrap();
         assert!(loads_libraries(&own).unwrap());
         assert!(loads_libraries(&File::open("/proc/self/cmdline").unwrap()).is_err());

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_descends_from_the_job_is_of_it_and_a_copy_is_not() {
+    fn what_descends_from_the_job_is_of_it_and_a_copy_is_not() {
         let socket = Path::new(SOCKET);
         let (job, copy, unmarked) = (nested(&[true; 3]), nested(&[false, true, true]), nested(&[false; 3]));
         let known = [job.1[0]];

@@ -276,7 +276,7 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
             if seized.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid, OPTIONS).or_else(|error| seize_let_go(pid, tid, error)) {
+            match ptrace::seize(tid, OPTIONS).or_else(|error| seize_again(pid, tid, error)) {
                 Ok(()) => {
                     seized.insert(tid, None);
                     fresh.push((at, tid));
@@ -293,7 +293,7 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
 }
 
 /// Once more, where its tracer has detached from it meanwhile.
-fn seize_let_go(pid: i32, tid: i32, error: io::Error) -> io::Result<()> {
+fn seize_again(pid: i32, tid: i32, error: io::Error) -> io::Result<()> {
     match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         None if error.raw_os_error() == Some(libc::EPERM) => ptrace::seize(tid, OPTIONS),
         _ => Err(error),

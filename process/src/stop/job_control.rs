@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_blocked_or_handled_stops_nobody() {
+    fn what_is_blocked_or_handled_stops_no_process() {
         assert!(!moves(&[(false, TSTP, 0)], TSTP, 0));
         assert!(moves(&[(false, TSTP, 0), (false, 0, 0)], TSTP, 0));
         assert!(!moves(&[(false, 0, 0)], TSTP, TSTP));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_for_the_thread_and_not_for_its_id() {
+    fn a_file_is_of_the_thread_and_not_of_its_id() {
         let (mut one, first) = shell("read x");
         let (mut two, second) = shell("printf second > /proc/$$/comm; read x");
         until(|| std::fs::read(format!("/proc/{second}/comm")).unwrap() == b"second\n");

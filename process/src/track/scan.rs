@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_cannot_be_registered_stands_alone() {
+    fn a_mapping_that_cannot_be_registered_is_alone() {
         let text = b"1000-2000 rw-p 00000000 00:00 0 \n2000-3000 rw-p 00000000 00:00 0 \n";
         let maps = parse_maps(text).unwrap();
         let all = pieces(maps.iter().map(|m| (m, true)), |start, end| (start, end) == (0x1000, 0x2000));

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_length_comes_back() {
+    fn only_the_whole_length_is_unpacked() {
         let text = b"all work and no play ".repeat(1 << 15);
         let mut stored = Vec::new();
         let len = compress_into(&text, &mut stored).unwrap();

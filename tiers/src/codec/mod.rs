@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_packed_comes_back(
+        fn whatever_is_packed_is_unpacked_the_same(
             words in prop::collection::vec((any::<u64>(), 1..40_usize), 1..60), cut in 0..8_usize,
         ) {
             let mut raw: Vec<u8> =

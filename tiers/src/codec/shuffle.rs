@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_where_its_place_in_the_word_says_and_comes_back(
+        fn every_byte_is_where_its_place_in_the_word_says_and_is_put_back(
             raw in prop::collection::vec(any::<u8>(), 0..400)
         ) {
             let (mut out, mut back) = (vec![0; raw.len()], vec![0; raw.len()]);

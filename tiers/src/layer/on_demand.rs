@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_comes_back_is_used() {
+    fn a_tier_that_works_again_is_used() {
         let is_up = Arc::new(AtomicU32::new(0));
         let up = Arc::clone(&is_up);
         let mut tier = OnDemand::new("model", move || match up.load(Ordering::Relaxed) {

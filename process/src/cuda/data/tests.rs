@@ -170,7 +170,7 @@ fn what_cannot_come_back_keeps_the_gate_closed() {
 }
 
 #[test]
-fn what_the_driver_does_not_let_go_on_is_left_to_the_thread() {
+fn what_the_driver_does_not_resume_is_left_to_the_thread() {
     let bed = Bed::silent();
     bed.data.state.store(CudaData::AWAY, SeqCst);
     let gates = bed.gates();
@@ -185,7 +185,7 @@ fn what_the_driver_does_not_let_go_on_is_left_to_the_thread() {
 }
 
 #[test]
-fn an_image_has_its_content_brought_back() {
+fn an_image_has_its_content_restored() {
     let bed = Bed::new(&[]);
     let gates = bed.gates();
     bed.data.state.store(CudaData::AWAY, SeqCst);

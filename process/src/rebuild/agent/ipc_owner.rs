@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_its_owner_nor_its_maker_may_be_somebody_else() {
+    fn neither_its_owner_nor_its_maker_may_be_another_user() {
         let own = unix_socket::effective_user();
         let recorded = Recorded { owner: Some(Ownership { user: 70_001, group: 0 }), creator: Some(70_002) };
         let all = [(70_001, 70_002), (70_002, own), (70_001, 70_003), (70_003, own)];

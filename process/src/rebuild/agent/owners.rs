@@ -123,7 +123,7 @@ mod tests {
 
     /// Root's process and one that is another user have it.
     #[test]
-    fn who_had_set_it_sets_it_or_nobody_does() {
+    fn who_had_set_it_sets_it_or_none_does() {
         let mut parent = record(Vec::new());
         parent.files.descriptors = vec![Descriptor { fd: 3, description: 0, cloexec: false }];
         let mut child = parent.clone();

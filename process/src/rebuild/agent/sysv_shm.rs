@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_stays_and_what_somebody_has_is_left_alone() {
+    fn what_is_found_stays_and_what_a_process_has_is_left_alone() {
         let id = sysv_shm::create(libc::IPC_PRIVATE, 8192, 0o600).unwrap();
         let about = SysvShmRecord {
             id,
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_had_attached_is_as_it_was_and_no_other_job_gets_it() {
+    fn what_no_process_had_attached_is_as_it_was_and_no_other_job_gets_it() {
         let id = sysv_shm::create(libc::IPC_PRIVATE, 3 * 4096, 0o600).unwrap();
         let own = Attached::new(id).unwrap();
         own.write(0, b"later").unwrap();

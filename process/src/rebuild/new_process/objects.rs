@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_comes_back_with_its_data_and_its_end() {
+    fn a_pipe_is_restored_with_its_data_and_its_end() {
         let pipe = |data: &[u8]| Object::Pipe {
             pipe: 7,
             capacity: 1 << 17,
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_counter_comes_back() {
+    fn an_event_counter_is_restored() {
         let all = table(vec![(2, Object::EventFd { count: u64::MAX - 1, semaphore: false })]);
         let mut count = [0_u8; 8];
         File::from(make_all(&all).pop().unwrap()).read_exact(&mut count).unwrap();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_name_unless_somebody_else_has_it() {
+    fn a_file_gets_its_name_unless_another_has_it() {
         let folder = std::env::temp_dir().join(format!("holdfast-socket-files-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (first, second) = (folder.join("first"), folder.join("second"));

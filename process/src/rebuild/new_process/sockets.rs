@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_nobody_has_accepted_comes_back_life_after_life() {
+    fn a_connection_that_was_not_accepted_is_restored_restart_after_restart() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client: OwnedFd = TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
         let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);

@@ -103,7 +103,7 @@ mod tests {
     use holdfast_image::record::ContentPiece;
 
     #[test]
-    fn a_memfd_comes_back_with_holes_and_several_descriptions() {
+    fn a_memfd_is_restored_with_holes_and_several_descriptions() {
         let content = vec![ContentPiece { offset: 8192, data: Blob(b"content".to_vec()) }];
         let file = NamelessFile {
             kind: NamelessKind::Memfd,

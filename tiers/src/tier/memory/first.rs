@@ -227,7 +227,7 @@ impl Inner {
         }
     }
 
-    fn goes_by(&self, error: &TierError) {
+    fn note_passed(&self, error: &TierError) {
         self.passed_by.lock().get_or_insert_with(|| error.to_string());
     }
 
@@ -304,7 +304,7 @@ impl Tier for MemoryFirst {
             Ok(writer) => To::Memory(writer),
             Err(error @ TierError::Exists { .. }) => return Err(error),
             Err(error) => {
-                self.0.goes_by(&error);
+                self.0.note_passed(&error);
                 To::Folder(self.0.folder.create(name, expected)?)
             }
         };
@@ -317,7 +317,7 @@ impl Tier for MemoryFirst {
             match self.0.memory.publish(name, bytes) {
                 Err(TierError::Full { .. }) if self.0.make_room() => {}
                 Err(error) if !matches!(error, TierError::Exists { .. }) => {
-                    self.0.goes_by(&error);
+                    self.0.note_passed(&error);
                     break;
                 }
                 done => return done,
@@ -355,7 +355,7 @@ enum To {
 impl Writer {
     /// What was written so far goes to the folder, as will what follows.
     fn pass_by(&mut self, error: &TierError) -> Result<(), TierError> {
-        self.inner.goes_by(error);
+        self.inner.note_passed(error);
         if let To::Memory(memory) = std::mem::replace(&mut self.to, To::Nowhere) {
             let mut folder = self.inner.folder.create(&self.name, None)?;
             memory.read_back(&mut |piece| folder.append(piece))?;

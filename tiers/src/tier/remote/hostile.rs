@@ -183,7 +183,7 @@ fn a_key_that_is_no_path_is_named() {
 
 /// A new image gets a greater number than any that a tier lists.
 #[test]
-fn numbers_that_nobody_counts_to_are_not_believed() {
+fn numbers_that_no_job_counts_to_are_not_believed() {
     let last = u64::MAX;
     let inner = ["manifest-000003", "segment-000004-000", "job-000003"]
         .map(str::to_owned)
