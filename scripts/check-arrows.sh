@@ -12,9 +12,10 @@ allowed() {
         pager) echo "image sys" ;;
         process) echo "abi image sys" ;;
         tiers) echo "image" ;;
+        tiers/lab) echo "tiers" ;; # for tests alone: nothing that is shipped may use it
         preload) echo "abi cuda-hooks image" ;;
         cuda-hooks/kernels) echo "" ;;
-        cuda-hooks/stand-in/ptx) echo "" ;; # for tests alone: nothing that is shipped may use it
+        cuda-hooks/stand-in/ptx) echo "" ;; # likewise
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
         cuda-hooks/stand-in/nvcomp) echo "" ;; # likewise
         cli) echo "abi image sys pager tiers process cuda-hooks cuda-kernels" ;;
@@ -27,8 +28,9 @@ allowed() {
 allowed_in_tests() {
     case $1 in
         cuda-hooks) echo "stand-in" ;;
+        tiers) echo "lab" ;;
         cuda-hooks/kernels) echo "ptx" ;;
-        cuda-hooks/stand-in/driver) echo "cuda-kernels stand-in-nvcomp sys tiers" ;;
+        cuda-hooks/stand-in/driver) echo "cuda-kernels lab stand-in-nvcomp sys tiers" ;;
     esac
 }
 
@@ -39,7 +41,7 @@ names_in() {
 }
 
 bad=0
-for manifest in */Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
+for manifest in */Cargo.toml tiers/*/Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
     [ -f "$manifest" ] || continue
     crate=${manifest%/Cargo.toml}
     [ "$crate" = fuzz ] && continue

@@ -107,6 +107,18 @@ class Cycles(Repository):
         self.put("k/src/u.rs", "pub fn u() {}\n")
         self.assertEqual(self.found(), [])
 
+    def test_crates_within_crates_and_how_many_cycles_all_have(self):
+        self.put("fuzz/Cargo.toml", "[workspace]\n")
+        for number in range(self.cycles.MOST_CYCLES + 1):
+            crate = f"k/part{number}" if number else "k"
+            self.put(f"{crate}/Cargo.toml", "[package]\n")
+            self.put(f"{crate}/src/lib.rs", "mod a;\nmod b;\n")
+            self.put(f"{crate}/src/a.rs", "pub struct A(super::b::B);\n")
+            self.put(f"{crate}/src/b.rs", "pub struct B(super::a::A);\n")
+            self.put("fuzz/src/lib.rs", "")
+            self.assertEqual(len(self.cycles.crates(self.root)), number + 1)
+            self.assertEqual(len(self.cycles.check_all(self.root)), int(number == self.cycles.MOST_CYCLES))
+
 
 class Columns(Repository):
     def test(self):

@@ -19,9 +19,9 @@ mod simulator;
 #[path = "../policy/workload.rs"]
 mod workload;
 
-use holdfast_tiers::layer::{Call, Faults, Faulty, Limits, SystemClock, Throttled};
+use holdfast_lab::{Call, Faults, Faulty, Limits, SystemClock, Throttled};
+use holdfast_lab::{Mover, MoverTier};
 use holdfast_tiers::policy::{Hierarchy, SegmentId, TierLimits, Ties};
-use holdfast_tiers::stack::{Mover, MoverTier};
 use holdfast_tiers::tier::{FolderTier, LocalTier, MemoryTier, Tier};
 use simulator::{Links, Op, Outcome, simulate};
 use std::fs;

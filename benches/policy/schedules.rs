@@ -5,10 +5,10 @@
 //! The figure is bytes / (end of the flush - time that the application computes). "Ensemble" are 20 runs by `step`: the
 //! first has no profile and is greedy, the others obey the plan; all are charged.
 
-use holdfast_tiers::policy::{
-    BatchAction, BatchEvent, Batcher, Choice, Codec, Limits, Objective, Plan, Profile, Sample, SegmentId,
-    schedule, transfer_ns,
+use holdfast_lab::{
+    BatchAction, BatchEvent, Batcher, BufferLimits, Choice, Codec, Objective, Plan, Profile, Sample, schedule,
 };
+use holdfast_tiers::policy::{SegmentId, transfer_ns};
 
 const GB: u64 = 1_000_000_000;
 const MB: u64 = 1_000_000;
@@ -58,8 +58,8 @@ impl Setting {
         }
     }
 
-    fn limits(&self) -> Limits {
-        Limits { buffer: self.buffer, most_together: 64, grain_ns: 500 }
+    fn limits(&self) -> BufferLimits {
+        BufferLimits { buffer: self.buffer, most_together: 64, grain_ns: 500 }
     }
 }
 

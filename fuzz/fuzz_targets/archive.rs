@@ -7,7 +7,7 @@ use holdfast_tiers::format::HEADER_LEN;
 use holdfast_tiers::format::archive::{ArchiveHeader, Part, PartKind};
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::hygiene::Archive;
-use holdfast_tiers::layer::Model;
+use holdfast_lab::Model;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;

@@ -144,7 +144,7 @@ fn read(folder: &TierFolder, epoch: Epoch) -> Option<Table> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::layer::{Fault, Faults, Faulty, Model};
+    use crate::testing::{Fault, Faults, Faulty, Model};
     use crate::tier::{BlobName, Tier};
     use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! * [`Lineage`]: what the next image, an increment, needs of the one before.
 //! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
 //! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
-//! * [`layer`]: tiers around tiers: throttle, verify, faults for tests.
+//! * [`layer`]: tiers around tiers: a bound, opened on demand.
 //! * [`stack`]: several tiers: committed versions move down by themselves.
 //! * [`hygiene`]: verification and repair on any tier.
 //! * [`codec`]: how frames are packed, and which codec is worth it.
@@ -55,6 +55,8 @@ mod shared_pages;
 pub mod stack;
 mod store;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod throttle;
 pub mod tier;
 mod tier_folder;
@@ -73,6 +75,7 @@ pub use job::{CleanReport, Job, JobLock};
 pub use lineage::Lineage;
 pub use pipeline::PipelineOptions;
 pub use store::Store;
+pub use throttle::ByteClock;
 pub use tier::MemoryFirst;
 pub use tier_folder::TierFolder;
 pub use writer::{CommitRecord, ImageWriter};

@@ -1,8 +1,8 @@
 //! A bound on the bytes that are written in a second, by all workers together.
 //!
 //! Called by the pipeline before each frame is appended, when the user asked for a rate: the flush then leaves the disk
-//! to others (or acts as a slower disk); by the layer that throttles a tier. Invariant: after a wait all bytes so
-//! far fit the rate, but for [`BURST`] bytes that make up for sleeps that took too long.
+//! to others (or acts as a slower disk); by what acts as a slow tier in tests. Invariant: after a wait all bytes
+//! so far fit the rate, but for [`BURST`] bytes that make up for sleeps that took too long.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_millis(5);
 
 /// When the bytes of all threads have had their time.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub struct ByteClock {
     busy_until: Mutex<Option<Instant>>,
 }
 
@@ -26,9 +26,9 @@ pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-impl Pace {
+impl ByteClock {
     /// When `bytes` more, that are to move `now`, have had their time at `rate` bytes a second.
-    pub(crate) fn reserve(&self, now: Instant, bytes: u64, rate: u64) -> Instant {
+    pub fn reserve(&self, now: Instant, bytes: u64, rate: u64) -> Instant {
         let mut busy_until = self.busy_until.lock();
         let earliest = now.checked_sub(time_for(BURST, rate)).unwrap_or(now);
         let from = busy_until.unwrap_or(now).max(earliest);
@@ -41,7 +41,7 @@ impl Pace {
 /// See the head of the file.
 #[derive(Default)]
 pub(crate) struct Throttle {
-    pace: Pace,
+    pace: ByteClock,
 }
 
 impl Throttle {

@@ -159,7 +159,7 @@ impl Drop for Writer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::layer::Model;
+    use crate::testing::Model;
 
     fn name(text: &str) -> BlobName {
         BlobName::new(text).unwrap()

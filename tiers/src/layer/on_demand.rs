@@ -101,7 +101,7 @@ impl Tier for OnDemand {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::layer::Model;
+    use crate::testing::Model;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,9 +1,7 @@
-//! What the tiers decide: which copy of a segment is where, what is flushed, evicted, prefetched, compressed, kept.
+//! What the tiers decide: which copy of a segment is where, what is flushed, evicted, prefetched, kept.
 //!
 //! * [`Hierarchy`]: segments over tiers, driven by [`Hierarchy::step`]; [`State`] is one instance's life cycle;
 //!   `window` finds what in a cache makes room at the least cost.
-//! * [`schedule`]: which segments go raw, which are accumulated and compressed, from a [`Profile`]; [`Batcher`] obeys
-//!   it, and has a rule of its own where there is no profile.
 //! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
@@ -11,29 +9,23 @@
 //! actions; a segment's last copy is never erased but if the caller said that it may be; hints never change what is
 //! right, only what is fast.
 
-mod batch;
 mod dispatch;
 mod fragments;
 mod hierarchy;
-mod profile;
 mod prune;
 mod rates;
 mod restore_queue;
 mod retention;
 mod room;
-mod schedule;
 mod state;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BatchAction, BatchEvent, Batcher};
 pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Transfer};
-pub use profile::{Codec, Profile, Sample};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::transfer_ns;
 pub use retention::{Pinned, Retention, Version};
-pub use schedule::{Choice, Limits, Objective, Plan, schedule};
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;

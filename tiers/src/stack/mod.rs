@@ -4,7 +4,6 @@
 //! * [`copy_version`]: one version from one tier to another: segments, then the commit. Both ways.
 //! * [`Cascade`]: the threads that keep lower tiers as their rules say; [`TierState`] is what they tell.
 //! * [`local_removals`]: which images of the first tier may go.
-//! * [`Mover`]: single segments between caches that fill up, as [`crate::policy::Hierarchy`] says.
 //!
 //! Called by the agent, by `holdfast sync` (what a dead agent left) and by `holdfast fetch` (up). What a tier takes and
 //! keeps is decided by [`crate::policy::Retention`]. The cascade does not ask `policy::Hierarchy`: versions move as a
@@ -20,7 +19,6 @@ mod inventory;
 mod job_tiers;
 mod link;
 mod local;
-mod mover;
 mod packing;
 mod place;
 mod plan;
@@ -35,7 +33,6 @@ pub use cascade::{Cascade, CascadeOptions};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
 pub use job_tiers::JobTiers;
-pub use mover::{MoveError, Mover, MoverTier};
 pub use packing::Packing;
 pub use place::Place;
 pub use plan::{HeldVersion, LocalRules, local_removals, wanted};

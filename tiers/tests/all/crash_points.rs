@@ -7,8 +7,8 @@ use crate::common::{
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_lab::{Fault, Faults, Faulty, Model};
 use holdfast_tiers::format::manifest::Manifest;
-use holdfast_tiers::layer::{Fault, Faults, Faulty, Model};
 use holdfast_tiers::tier::{Tier, TierError};
 use holdfast_tiers::{Job, Store, StoreError, TierFolder};
 use std::collections::BTreeMap;

@@ -6,11 +6,11 @@ use crate::common::{
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_lab::{Fault, Faults, Faulty};
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::hygiene::{
     Archive, ArchiveError, Mended, Verified, Verify, export, finish_repairs, remove, repair, survey, verify,
 };
-use holdfast_tiers::layer::{self, Fault, Faults, Faulty};
 use holdfast_tiers::policy::SegmentId;
 use holdfast_tiers::stack::{Way, copy_version};
 use holdfast_tiers::tier::{LocalTier, TierError};
@@ -294,7 +294,7 @@ fn a_version_becomes_a_file_and_a_version_again() {
 fn a_file_that_is_damaged_or_hostile_becomes_nothing() {
     let world = World::new();
     let file = export_of(&world.at(""), 2);
-    let to = TierFolder::new(Arc::new(layer::Model::new("model")), FOLDER).unwrap();
+    let to = TierFolder::new(Arc::new(holdfast_lab::Model::new("model")), FOLDER).unwrap();
     let refused = |bytes: &[u8], what: &str| {
         let error = unpack(bytes, &to).expect_err(what);
         assert!(matches!(error, ArchiveError::Bad { .. }), "{what}: {error}");
@@ -430,7 +430,7 @@ fn an_import_that_fails_at_any_operation_leaves_nothing() {
     let world = World::new();
     let mut file = Vec::new();
     export(&world.at(""), Epoch(3), b"{}", &mut file, (&|_| (), &|_| ())).unwrap();
-    let place = |model: &layer::Model, faults: &Faults| {
+    let place = |model: &holdfast_lab::Model, faults: &Faults| {
         let tier = Faulty::new(Box::new(model.clone()), faults.clone());
         TierFolder::new(Arc::new(tier), FOLDER).unwrap()
     };
@@ -438,12 +438,12 @@ fn an_import_that_fails_at_any_operation_leaves_nothing() {
         Archive::open(&mut &file[..], &|_| Ok(())).and_then(|archive| archive.unpack(to, &|_| ()))
     };
     let counted = Faults::none();
-    import(&place(&layer::Model::new("model"), &counted)).unwrap();
+    import(&place(&holdfast_lab::Model::new("model"), &counted)).unwrap();
     assert!(counted.operations() >= 10, "{:?}", counted.log());
     let down = |object| TierError::Unavailable { object, why: "a fault of a test".into() };
     for number in 0..counted.operations() {
         for fault in [Fault::Fail(down), Fault::LoseAnswer(down)] {
-            let (model, faults) = (layer::Model::new("model"), Faults::once(number, fault));
+            let (model, faults) = (holdfast_lab::Model::new("model"), Faults::once(number, fault));
             let ended = import(&place(&model, &faults));
             let what = format!("{fault:?} of {:?}: {ended:?}", faults.log().get(number as usize));
             assert!(ended.is_err(), "{what}");

@@ -14,7 +14,6 @@ mod increments;
 mod memory;
 mod memory_first;
 mod memory_processes;
-mod mover;
 mod prepacked;
 mod roundtrip;
 mod served;

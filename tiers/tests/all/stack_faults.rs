@@ -4,8 +4,8 @@
 use crate::common::{Content, FOLDER, Free, MemorySource, TempDir, commit_record, options, page_of, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::format::manifest::Manifest;
-use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::policy::{self, Pinned, Retention, TierHolds, Wish};
 use holdfast_tiers::stack::{
     Activity, Cascade, CascadeOptions, CopyError, LocalRules, TierSpec, TiersRecord, Way, copy_version,

@@ -1,7 +1,7 @@
 //! Every kind of tier keeps what the trait promises.
 
 use crate::common::{TempDir, conformance::conforms};
-use holdfast_tiers::layer::{Depth, Faults, Faulty, Limits, Model, SystemClock, Throttled, Verified};
+use holdfast_lab::{Faults, Faulty, Limits, Model, SystemClock, Throttled};
 use holdfast_tiers::tier::{LocalTier, Survives, Tier};
 use std::sync::Arc;
 
@@ -20,6 +20,5 @@ fn the_model_of_the_tests_and_every_layer_conform() {
     let model = || Box::new(Model::new("model"));
     conforms(&*model());
     conforms(&Throttled::new(model(), Limits::default(), Arc::new(SystemClock)));
-    conforms(&Verified::new(model(), Depth::Bytes));
     conforms(&Faulty::new(model(), Faults::none()));
 }

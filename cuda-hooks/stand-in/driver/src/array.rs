@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use crate::code::{Answer, Code};
-use crate::context;
 use crate::handles::Handles;
 use crate::layout::ArrayDescriptor;
 use crate::memory::copy::Side;
@@ -40,9 +39,8 @@ fn bytes_of(format: u32) -> Answer<u64> {
 }
 
 impl Array {
-    /// Allocates one; its content is whatever was there.
-    pub fn new(described: ArrayDescriptor) -> Answer<Arc<Array>> {
-        let context = context::current()?.handle();
+    /// Allocates one in the context of a handle; its content is whatever was there.
+    pub fn new(described: ArrayDescriptor, context: usize) -> Answer<Arc<Array>> {
         // layers, cubes and sparse arrays are read by kernels alone, which cannot read arrays here
         if described.flags & !SURFACES != 0 {
             return Err(Code::NOT_SUPPORTED);

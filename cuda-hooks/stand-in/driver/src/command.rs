@@ -1,11 +1,11 @@
 //! What can be queued on a stream, or be a node of a graph. Run by `context`, on the stream's worker.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::callback::{HostFunction, StreamCallback};
 use crate::code::{Answer, Code};
-use crate::context::Context;
 use crate::event::Event;
 use crate::graph_memory::GraphMemory;
 use crate::launch::Kernel;
@@ -78,14 +78,14 @@ impl Comparison {
 }
 
 impl Command {
-    /// Runs it; the seed is for the order of a kernel's threads.
-    pub fn run(&self, context: &Context, seed: u64) -> Answer {
+    /// Runs it, unless its context is ending; the seed is for the order of a kernel's threads.
+    pub fn run(&self, ending: &AtomicBool, seed: u64) -> Answer {
         match self {
             Command::Nothing | Command::WaitEvent(_) => Ok(()),
             Command::Copy(copy) => copy.run(&space::view()),
             Command::Staged(copy, bytes) => copy.run_from(&space::view(), bytes),
             Command::Fill(fill) => fill.run(&space::view()),
-            Command::Launch(kernel) => kernel.run(context, seed),
+            Command::Launch(kernel) => kernel.run(ending, seed),
             Command::Host(function) => {
                 function.call();
                 Ok(())
@@ -103,7 +103,7 @@ impl Command {
             }
             Command::WaitValue(comparison) => {
                 while !comparison.holds()? {
-                    if context.is_ending() {
+                    if ending.load(Ordering::Relaxed) {
                         return Err(Code::CONTEXT_IS_DESTROYED);
                     }
                     std::thread::sleep(Duration::from_micros(100));
@@ -116,7 +116,7 @@ impl Command {
             }
             Command::TakeMemory(memory) => memory.take(),
             Command::GiveMemory(memory) => memory.give(),
-            Command::Graph(commands) => commands.iter().try_for_each(|command| command.run(context, seed)),
+            Command::Graph(commands) => commands.iter().try_for_each(|command| command.run(ending, seed)),
         }
     }
 

@@ -101,8 +101,8 @@ impl Context {
     }
 
     /// Runs a piece of work; called by the worker of one of its streams.
-    pub fn run(&self, command: &Command, seed: u64) {
-        let result = self.check().and_then(|()| command.run(self, seed));
+    fn run(&self, command: &Command, seed: u64) {
+        let result = self.check().and_then(|()| command.run(&self.ending, seed));
         if let Err(code) = result {
             let _ = self.fault.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
             command.after_fault(code);
@@ -111,7 +111,7 @@ impl Context {
 
     /// Makes a stream.
     pub fn make_stream(&self, kind: Kind, priority: i32) -> Answer<Arc<Stream>> {
-        let stream = Stream::new(kind, priority, &self.me)?;
+        let stream = Stream::new(kind, priority, self.handle())?;
         self.order.lock().made.push(Arc::clone(&stream));
         STREAMS.add(&stream);
         Ok(stream)
@@ -129,7 +129,7 @@ impl Context {
         let mut order = self.order.lock();
         if which == DefaultStream::Legacy {
             if order.legacy.is_none() {
-                order.legacy = Some(Stream::new(Kind::Legacy, 0, &self.me)?);
+                order.legacy = Some(Stream::new(Kind::Legacy, 0, self.handle())?);
             }
             return order.legacy.clone().ok_or(Code::INVALID_HANDLE);
         }
@@ -137,7 +137,7 @@ impl Context {
         if let Some(stream) = order.threads.get(&thread) {
             return Ok(Arc::clone(stream));
         }
-        let stream = Stream::new(Kind::PerThread, 0, &self.me)?;
+        let stream = Stream::new(Kind::PerThread, 0, self.handle())?;
         order.threads.insert(thread, Arc::clone(&stream));
         Ok(stream)
     }
@@ -159,7 +159,13 @@ impl Context {
             Kind::PerThread | Kind::Blocking => after.extend(order.legacy.iter().map(Stream::last)),
         }
         after.retain(|point| !point.is_done());
-        Ok(stream.push(after, command))
+        let me = self.me.clone();
+        let task = move |seed| {
+            if let Some(context) = me.upgrade() {
+                context.run(&command, seed);
+            }
+        };
+        Ok(stream.push(after, Box::new(task)))
     }
 
     /// Everything that was submitted, to be waited for.
@@ -187,7 +193,7 @@ impl Context {
         *self.order.lock() = Order::default();
         let handle = self.handle();
         ARRAYS.retain(|array| array.context != handle);
-        STREAMS.retain(|stream| stream.context.as_ptr() != self.me.as_ptr());
+        STREAMS.retain(|stream| stream.context != handle);
         EVENTS.retain(|event| event.context != handle);
         FUNCTIONS.retain(|function| function.context != handle);
         MODULES.retain(|module| module.context != handle);
@@ -227,7 +233,7 @@ pub fn stream(handle: usize) -> Answer<(Arc<Context>, Arc<Stream>)> {
         PER_THREAD => DefaultStream::PerThread,
         _ => {
             let stream = STREAMS.get(handle)?;
-            let context = stream.context.upgrade().ok_or(Code::CONTEXT_IS_DESTROYED)?;
+            let context = CONTEXTS.get(stream.context).map_err(|_| Code::CONTEXT_IS_DESTROYED)?;
             context.check()?;
             return Ok((context, stream));
         }

@@ -1,11 +1,10 @@
 //! Launches of kernels: what is checked when they are submitted, and how they run. Used by `api::launch`, `command`.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_ptx::{Fault, FaultKind, Grid, Launch, LaunchError, Program, Progress};
 
 use crate::code::{Answer, Code};
-use crate::context::Context;
 use crate::memory::space;
 use crate::module::Function;
 use crate::settings::{self, settings};
@@ -14,8 +13,6 @@ use crate::settings::{self, settings};
 const SLICE: u64 = 50_000;
 /// Blocks of a launch that run at a time.
 const RESIDENT: u32 = 4;
-/// Shared memory of a block without asking for more (CUDA C++ Programming Guide, "Shared Memory" of each architecture).
-pub const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// How a kernel is launched.
 #[derive(Clone, Copy, Debug)]
@@ -74,15 +71,17 @@ impl Kernel {
         Grid::new(self.program.clone(), &self.name, Launch { seed, ..self.launch.clone() })
     }
 
-    /// Runs it to its end.
-    pub fn run(&self, context: &Context, seed: u64) -> Answer {
+    /// Runs it to its end, or until its context is ending.
+    pub fn run(&self, ending: &AtomicBool, seed: u64) -> Answer {
         let seed = if settings().seed == 0 { 0 } else { seed | 1 };
         let mut grid = self.grid(seed).map_err(|_| Code::LAUNCH_FAILED)?;
         loop {
             let progress = grid.run(&space::view(), SLICE);
             match progress {
                 Ok(Progress::Done) => return Ok(()),
-                Ok(Progress::Running) if context.is_ending() => return Err(Code::CONTEXT_IS_DESTROYED),
+                Ok(Progress::Running) if ending.load(Ordering::Relaxed) => {
+                    return Err(Code::CONTEXT_IS_DESTROYED);
+                }
                 Ok(Progress::Running) => {}
                 Err(fault) => return Err(code(&fault)),
             }

@@ -14,8 +14,10 @@ use parking_lot::Mutex;
 
 use crate::code::{Answer, Code};
 use crate::handles::Handles;
-use crate::launch::DEFAULT_SHARED;
 use crate::memory::{heap, space};
+
+/// Shared memory of a block without asking for more (CUDA C++ Programming Guide, "Shared Memory" of each architecture).
+pub const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// All modules.
 pub static MODULES: Handles<Loaded> = Handles::new();

@@ -1,20 +1,19 @@
 //! Streams: each has a queue and a worker, a thread that runs what is queued, one after the other, after a random
 //! delay. Used by `context`, which orders streams among each other, and by `api`.
 //!
+//! It knows neither what is run nor whose context it is: a piece of work comes as a function, a context as its handle.
 //! Invariants: what a piece of work waits for was submitted before it, so that workers cannot wait for each other in a
 //! circle. A number of a stream is done when all lower ones are. After a fault of the context work is not run any more,
 //! but counts as done: a thread that waits learns of the fault from the context.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::code::{Answer, Code};
-use crate::command::Command;
-use crate::context::Context;
 use crate::random::Random;
 use crate::settings::settings;
 use crate::system;
@@ -40,8 +39,8 @@ pub struct Stream {
     pub priority: i32,
     /// `cuStreamGetId`
     pub id: u64,
-    /// Whose it is.
-    pub context: Weak<Context>,
+    /// Handle of its context.
+    pub context: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -54,10 +53,13 @@ struct Queue {
     closing: bool,
 }
 
+/// What runs a piece of work; it is given a random number.
+pub type Task = Box<dyn FnOnce(u64) + Send>;
+
 struct Work {
     number: u64,
     after: Vec<Point>,
-    command: Command,
+    task: Task,
 }
 
 /// A piece of work, as something to wait for.
@@ -88,12 +90,12 @@ static IDS: AtomicU64 = AtomicU64::new(1);
 
 impl Stream {
     /// A stream with its worker.
-    pub fn new(kind: Kind, priority: i32, context: &Weak<Context>) -> Answer<Arc<Stream>> {
+    pub fn new(kind: Kind, priority: i32, context: usize) -> Answer<Arc<Stream>> {
         let stream = Arc::new(Stream {
             kind,
             priority,
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            context: context.clone(),
+            context,
             queue: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -119,11 +121,11 @@ impl Stream {
     }
 
     /// Queues a piece of work. The caller has the context's order locked.
-    pub fn push(self: &Arc<Stream>, after: Vec<Point>, command: Command) -> Point {
+    pub fn push(self: &Arc<Stream>, after: Vec<Point>, task: Task) -> Point {
         let mut queue = self.queue.lock();
         queue.submitted += 1;
         let number = queue.submitted;
-        queue.waiting.push_back(Work { number, after, command });
+        queue.waiting.push_back(Work { number, after, task });
         self.changed.notify_all();
         Point { stream: Arc::clone(self), number }
     }
@@ -150,17 +152,14 @@ impl Stream {
     fn work(self: Arc<Stream>) {
         let settings = settings();
         let mut random = Random(settings.seed ^ self.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        while let Some(Work { number, after, command }) = self.next() {
+        while let Some(Work { number, after, task }) = self.next() {
             after.iter().for_each(Point::wait);
             drop(after);
             if !settings.delay.is_zero() {
                 let most = settings.delay.as_micros() as u64;
                 std::thread::sleep(Duration::from_micros(random.next() % (most + 1)));
             }
-            if let Some(context) = self.context.upgrade() {
-                context.run(&command, random.next());
-            }
-            drop(command);
+            task(random.next());
             self.queue.lock().done = number;
             self.changed.notify_all();
         }

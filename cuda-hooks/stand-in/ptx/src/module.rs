@@ -91,11 +91,6 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads and decodes a text.
-    pub fn parse(text: &str) -> Result<Module, crate::ParseError> {
-        crate::parse::module(text)
-    }
-
     /// The number of a kernel.
     pub fn kernel(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied().filter(|&n| self.functions[n].entry && self.functions[n].defined)

@@ -2,7 +2,7 @@
 
 use crate::array::{ARRAYS, Array};
 use crate::code::{Answer, Code};
-use crate::context::CONTEXTS;
+use crate::context::{self, CONTEXTS};
 use crate::handles::Handles;
 use crate::layout::{ArrayDescriptor, ArrayDescriptor2};
 use crate::pointer::{In, Out};
@@ -29,7 +29,7 @@ pub fn create_3d(array: Out<usize>, descriptor: In<ArrayDescriptor>) -> Answer {
 
 fn make(array: Out<usize>, described: ArrayDescriptor) -> Answer {
     array.require()?;
-    array.put(Handles::of(&Array::new(described)?))
+    array.put(Handles::of(&Array::new(described, context::current()?.handle())?))
 }
 
 /// Waits for the context, as cuMemFree does.

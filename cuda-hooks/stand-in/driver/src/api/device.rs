@@ -7,10 +7,9 @@ use crate::code::{Answer, Code, describe};
 use crate::device;
 use crate::gate;
 use crate::memory::physical;
-use crate::pointer::{In, Out, Text};
+use crate::pointer::{Out, Text};
 use crate::settings;
 use crate::system;
-use crate::table::private;
 
 static INIT: Mutex<()> = Mutex::new(());
 
@@ -129,12 +128,4 @@ pub fn can_access_peer(can: Out<i32>, device: i32, peer: i32) -> Answer {
     check(device)?;
     check(peer)?;
     can.put(0)
-}
-
-/// Of the undocumented tables there is the one by which libcudart retains the primary context, with that function
-/// alone: a program that needs more has to do without.
-pub fn export_table(table: Out<usize>, id: In<[u8; 16]>) -> Answer {
-    let known = id.get()? == private::RUNTIME;
-    table.put(if known { private::runtime() } else { 0 })?;
-    if known { Ok(()) } else { Err(Code::NOT_FOUND) }
 }

@@ -6,7 +6,7 @@ use crate::callback::{HostFunction, StreamCallback};
 use crate::capture;
 use crate::code::{Answer, Code};
 use crate::command::{Command, Comparison};
-use crate::context::{self, EVENTS, STREAMS};
+use crate::context::{self, CONTEXTS, EVENTS, STREAMS};
 use crate::handles::Handles;
 use crate::layout::MemoryOperation;
 use crate::memory::space::{self, Access};
@@ -33,7 +33,7 @@ pub fn create_with_priority(stream: Out<usize>, flags: u32, priority: i32) -> An
 pub fn destroy(handle: usize) -> Answer {
     let stream = STREAMS.remove(handle)?;
     capture::invalidate(&stream);
-    if let Some(context) = stream.context.upgrade() {
+    if let Ok(context) = CONTEXTS.get(stream.context) {
         context.destroy_stream(&stream);
     }
     Ok(())

@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-use super::{Address, Entry, entry, functions};
+use super::entry::{Address, Entry, entry, functions};
 use crate::api::{array, copy, hint, host, memory, pool, shared, texture, vmm};
 use crate::gate::{self, DefaultStream, Rule};
 use crate::layout::{

@@ -6,28 +6,23 @@
 
 use std::ffi::c_void;
 
-use super::{Address, Entry, entry, functions};
-use crate::api::{context, device, function, hint, library, module, resolve};
+use super::entry::{Address, Entry, entry, functions};
+use super::private;
+use crate::api::{context, device, function, hint, library, module};
 use crate::gate::{self, DefaultStream, Rule};
 use crate::launch::Shape;
 use crate::layout::LaunchConfig;
 use crate::pointer::{In, Out, Text};
 
 functions! {
-    // errors, versions, resolving
+    // errors, versions
     Free "cuGetErrorString" 6000 cuGetErrorString (code: u32, text: Out<Text>) => device::error_string(code, text);
     Free "cuGetErrorName" 6000 cuGetErrorName (code: u32, text: Out<Text>) => device::error_name(code, text);
     Free "cuInit" 2000 cuInit (flags: u32) => device::init(flags);
     Free "cuDriverGetVersion" 2020 cuDriverGetVersion (version: Out<i32>) => device::version(version);
-    Free "cuGetProcAddress" 11030 cuGetProcAddress
-        (symbol: Text, function: Out<usize>, version: i32, flags: u64)
-        => resolve::v1(symbol, function, version, flags);
-    Free "cuGetProcAddress" 12000 cuGetProcAddress_v2
-        (symbol: Text, function: Out<usize>, version: i32, flags: u64, status: Out<u32>)
-        => resolve::v2(symbol, function, version, flags, status);
     Free "cuGetExportTable" 3000 cuGetExportTable
         (table: Out<usize>, id: In<[u8; 16]>)
-        => device::export_table(table, id);
+        => private::export_table(table, id);
     // devices
     Gated "cuDeviceGet" 2000 cuDeviceGet (device: Out<i32>, ordinal: i32) => device::get(device, ordinal);
     Gated "cuDeviceGetCount" 2000 cuDeviceGetCount (count: Out<i32>) => device::count(count);

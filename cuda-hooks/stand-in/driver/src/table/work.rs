@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-use super::{Address, Entry, Function, StreamFunction, entry, functions};
+use super::entry::{Address, Entry, Function, StreamFunction, entry, functions};
 use crate::api::graph::{Information, Where};
 use crate::api::{checkpoint, event, graph, stream};
 use crate::gate::{self, DefaultStream, Rule};

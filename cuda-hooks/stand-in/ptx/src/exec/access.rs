@@ -1,6 +1,6 @@
 //! Loads, stores and atomics of one thread: which memory an address is of, and whether it may be used.
 
-use super::Machine;
+use super::machine::Machine;
 use super::thread::Thread;
 use crate::error::FaultKind;
 use crate::memory::{Memory, load, store};

@@ -5,7 +5,7 @@
 //! Scheduling"), those with a count for so many arrivals. When no thread can run and not all have exited, it is a
 //! deadlock: nothing outside a block can wake its threads.
 
-use super::Machine;
+use super::machine::Machine;
 use super::run::{Runner, Stop, Where, dynamic_start, past};
 use super::thread::{State, Thread};
 use crate::error::FaultKind;

@@ -1,5 +1,6 @@
 //! Runs a launch. `Grid` has the blocks that run at a time and the order of their threads; `block` what the threads of
-//! one block do together; `run` executes one thread; `thread` has its state, `access` its memory.
+//! one block do together; `run` executes one thread; `thread` has its state, `access` its memory,
+//! `machine` what all of them share.
 //!
 //! Every thread has its own program counter, and runs until its slice ends or it has to wait. Which thread is next, and
 //! how long its slice is, come from the seed alone. Memory is sequentially consistent: weaker than that no test can
@@ -7,30 +8,17 @@
 
 mod access;
 mod block;
+mod machine;
 mod run;
 mod thread;
 
 use crate::error::{Fault, FaultKind, LaunchError};
 use crate::memory::Memory;
-use crate::module::{Module, Program};
+use crate::module::Program;
 use block::Block;
+use machine::Machine;
 
-/// How a kernel is launched.
-#[derive(Clone, Debug)]
-pub struct Launch {
-    /// Blocks in each dimension.
-    pub grid: [u32; 3],
-    /// Threads of a block in each dimension.
-    pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
-    /// The kernel's parameters as they lie in memory: `Function::parameters`.
-    pub parameters: Vec<u8>,
-    /// Zero: threads in their order, in long slices. Another: an order of its own, in slices of many lengths.
-    pub seed: u64,
-    /// Blocks that run at a time; all of a cooperative launch.
-    pub resident: u32,
-}
+pub use machine::Launch;
 
 /// What a call of `Grid::run` has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,15 +27,6 @@ pub enum Progress {
     Done,
     /// The instructions that were granted are used up.
     Running,
-}
-
-/// What all threads of a launch share.
-struct Machine<'g, M: ?Sized> {
-    module: &'g Module,
-    addresses: &'g [u64],
-    kernel: usize,
-    launch: &'g Launch,
-    memory: &'g M,
 }
 
 /// A launch, while it runs.

@@ -1,7 +1,7 @@
 //! Executes one thread until its slice ends, it has to wait for others, or it exits.
 
-use super::Machine;
 use super::access::{Place, Reach, specific};
+use super::machine::Machine;
 use super::thread::{State, Thread};
 use crate::error::FaultKind;
 use crate::memory::Memory;

@@ -47,9 +47,11 @@ struct Linkage {
     visible: bool,
 }
 
-/// Reads and decodes a text.
-pub(crate) fn module(text: &str) -> Result<Module, ParseError> {
-    read(text).map_err(|(line, what)| ParseError { line, what, text: shortened(source_line(text, line)) })
+impl Module {
+    /// Reads and decodes a text.
+    pub fn parse(text: &str) -> Result<Module, ParseError> {
+        read(text).map_err(|(line, what)| ParseError { line, what, text: shortened(source_line(text, line)) })
+    }
 }
 
 fn shortened(line: &str) -> String {

@@ -1,7 +1,7 @@
 //! Segments over tiers, moved as the policy says: the threads that obey [`Hierarchy::step`].
 //!
 //! Called by who puts segments and wants them back, one by one (`benches/hierarchy`); images move by
-//! [`super::Cascade`].
+//! [`holdfast_tiers::stack::Cascade`].
 //! Each link between two tiers has a thread for each direction. What goes from or to the caller's buffer is copied by
 //! the caller's own thread, when the policy says that it is its turn: nothing is copied twice.
 //! Invariants: the policy is asked under one lock, under which nothing is read or written; a copy to a tier begins
@@ -9,8 +9,10 @@
 //! the same name; whatever arrives anywhere has the checksum that it had when it was written; a copy that fails leaves
 //! nothing, is told to the policy, and is never taken for the segment. Memory: a buffer for each thread.
 
-use crate::policy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Ties, Transfer};
-use crate::tier::{Blob, BlobName, BlobWriter, Tier, TierError};
+use holdfast_tiers::policy::{
+    Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Ties, Transfer,
+};
+use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Tier, TierError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! A tier that is no faster than the user wants it: bytes per second in each direction, and a delay before each call.
 //!
-//! For links that others use too, and as a stand-in for slow tiers in tests and measurements.
+//! A stand-in for slow tiers in tests and measurements.
 //! Invariants: all threads together keep to one rate in each direction; what the tier below takes itself is part of
 //! that time, not added to it: a writer is at most [`AHEAD`] before its time, and not at all when it has finished; time
 //! is that of a [`Clock`], so that a test need not wait. Nothing can be mapped: mapped bytes would pass the layer by.
 
-use crate::throttle::Pace;
-use crate::tier::{Blob, BlobName, BlobWriter, Listing, Tier, TierError, TierInfo};
+use holdfast_tiers::ByteClock;
+use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Listing, Tier, TierError, TierInfo};
 use std::fs::File;
 use std::sync::Arc;
 use std::thread;
@@ -63,7 +63,7 @@ struct Link {
 }
 
 struct Direction {
-    pace: Pace,
+    pace: ByteClock,
     rate: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Throttled {
             (Some(own), Some(limit)) => Some(own.min(limit)),
             (own, limit) => own.or(limit),
         };
-        let direction = |rate| Direction { pace: Pace::default(), rate };
+        let direction = |rate| Direction { pace: ByteClock::default(), rate };
         let (write, read) = (direction(limits.write), direction(limits.read));
         let link = Arc::new(Link { write, read, delay: limits.delay, clock });
         Throttled { below, info, link }
@@ -194,7 +194,7 @@ impl BlobWriter for SlowWriter {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::layer::Model;
+    use crate::Model;
     use parking_lot::Mutex;
 
     /// Time that passes only where a thread sleeps.

@@ -1,10 +1,11 @@
 //! What is known of an ensemble of runs before one of them begins: sizes, intervals, and how fast the codec is.
 //!
-//! Measured in the first run, kept in the store, read by [`super::schedule`]; [`Profile::drifted`] says when it no
+//! Measured in the first run, kept in the store, read by [`crate::schedule()`]; [`Profile::drifted`] says when it no
 //! longer fits and has to be measured anew. The policy neither reads nor writes it: it is data.
 //! Invariant: nothing here is trusted; a profile without a sample or a curve gives a plan for nothing.
 
-use super::rates::{part, transfer_ns};
+use crate::rates::part;
+use holdfast_tiers::policy::transfer_ns;
 
 /// One segment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,14 +1,14 @@
 //! Which segments go down raw, and which are accumulated and compressed together: the best plan for a profile.
 //!
-//! Used by [`super::Batcher`] and the simulator. The problem of "accumulated compression" (HiPC 2023): a buffer of a
+//! Used by [`crate::Batcher`] and the simulator. The problem of "accumulated compression" (HiPC 2023): a buffer of a
 //! given size, a link, a codec that is slow on little data. Its algorithm keeps one state per number of segments and
 //! gives up what does not fit; this one keeps all states of which none is better in both times (when the application
 //! is done, when the link is), and waits until there is room: that is optimal, for what can be done from a state can
 //! be done no later from one that is not later in either.
 //! Invariant: equals the exhaustive search (the tests have 300 instances, both objectives).
 
-use super::profile::Profile;
-use super::rates::drained_ns;
+use crate::profile::Profile;
+use crate::rates::drained_ns;
 
 /// What is done with the next segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Objective {
 
 /// The buffer, and how exact a plan has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BufferLimits {
     /// Bytes of buffer.
     pub buffer: u64,
     /// Most segments compressed together.
@@ -52,7 +52,7 @@ pub struct Plan {
 
 impl Plan {
     /// The times of given choices; `None`: something does not fit in the buffer.
-    pub fn of(profile: &Profile, limits: &Limits, choices: Vec<Choice>) -> Option<Plan> {
+    pub fn of(profile: &Profile, limits: &BufferLimits, choices: Vec<Choice>) -> Option<Plan> {
         let (mut first, mut times) = (0, (0, 0));
         for &choice in &choices {
             times = after(profile, limits, first, choice, times)?;
@@ -83,7 +83,7 @@ struct Node {
 }
 
 /// The time from which on there is room for so many bytes: when enough of what the link has yet to take has gone.
-fn room_at(profile: &Profile, limits: &Limits, (now, flush): (u64, u64), need: u64) -> Option<u64> {
+fn room_at(profile: &Profile, limits: &BufferLimits, (now, flush): (u64, u64), need: u64) -> Option<u64> {
     let pending = drained_ns(limits.buffer.checked_sub(need)?, profile.rate);
     Some(now.max(flush.saturating_sub(pending)))
 }
@@ -91,7 +91,7 @@ fn room_at(profile: &Profile, limits: &Limits, (now, flush): (u64, u64), need: u
 /// The times after the segments from `first` on were done in this way; `None`: they do not fit in the buffer.
 fn after(
     profile: &Profile,
-    limits: &Limits,
+    limits: &BufferLimits,
     first: usize,
     choice: Choice,
     (application, flush): (u64, u64),
@@ -125,7 +125,7 @@ fn front(mut nodes: Vec<Node>, grain: u64) -> Vec<Node> {
 }
 
 /// The best plan for all segments of a profile. `None`: one of them is larger than the buffer.
-pub fn schedule(profile: &Profile, limits: &Limits, objective: Objective) -> Option<Plan> {
+pub fn schedule(profile: &Profile, limits: &BufferLimits, objective: Objective) -> Option<Plan> {
     let count = profile.samples.len();
     let start = Node { application: 0, flush: 0, choice: Choice::Raw, before: 0 };
     let mut found: Vec<Vec<Node>> = vec![Vec::new(); count + 1];
@@ -176,8 +176,8 @@ fn trace(fronts: &[Vec<Node>], mut index: usize) -> Vec<Choice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::{Codec, Sample};
     use super::*;
+    use crate::profile::{Codec, Sample};
     use proptest::prelude::*;
 
     /// The link as a queue of transfers, the buffer as what is in it: nothing of the formulas above.
@@ -268,7 +268,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 300 }, ..ProptestConfig::default() })]
         #[test]
         fn equals_the_exhaustive_search((profile, buffer) in instance()) {
-            let limits = Limits { buffer, most_together: usize::MAX, grain_ns: 1 };
+            let limits = BufferLimits { buffer, most_together: usize::MAX, grain_ns: 1 };
             // Waiting for no reason is tried where it does not take too long.
             let pauses: &[u64] = if profile.samples.len() <= 4 { &[0, 3, 17] } else { &[0] };
             let start = Run { profile: &profile, buffer, now: 0, queue: Vec::new(), end: 0, held: 0 };
@@ -281,7 +281,7 @@ mod tests {
 
         #[test]
         fn a_plan_takes_the_times_that_it_says((profile, buffer) in instance(), grain_ns in 1u64..20) {
-            let limits = Limits { buffer, most_together: 3, grain_ns };
+            let limits = BufferLimits { buffer, most_together: 3, grain_ns };
             if let Some(plan) = schedule(&profile, &limits, Objective::FlushEnd) {
                 prop_assert_eq!(Plan::of(&profile, &limits, plan.choices.clone()), Some(plan));
             }

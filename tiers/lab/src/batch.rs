@@ -7,10 +7,10 @@
 //! Invariants: the buffer is never over-full; what is kept goes before anything waits for its room for ever; what is
 //! larger than the buffer passes it by.
 
-use super::SegmentId;
-use super::profile::{Profile, Sample};
-use super::rates::part;
-use super::schedule::{Choice, Limits, Objective, schedule};
+use crate::profile::{Profile, Sample};
+use crate::rates::part;
+use crate::schedule::{BufferLimits, Choice, Objective, schedule};
+use holdfast_tiers::policy::SegmentId;
 use std::collections::VecDeque;
 
 /// What happened.
@@ -55,7 +55,7 @@ struct Held {
 #[derive(Clone, Debug)]
 pub struct Batcher {
     profile: Profile,
-    limits: Limits,
+    limits: BufferLimits,
     /// What is left of the plan; empty: the greedy rule.
     plan: VecDeque<Choice>,
     seen: Vec<Sample>,
@@ -77,7 +77,7 @@ pub struct Batcher {
 
 impl Batcher {
     /// An empty buffer. A profile without samples has the codec and the link only.
-    pub fn new(profile: Profile, limits: Limits, objective: Objective) -> Batcher {
+    pub fn new(profile: Profile, limits: BufferLimits, objective: Objective) -> Batcher {
         let plan = schedule(&profile, &limits, objective).map(|plan| plan.choices.into()).unwrap_or_default();
         Batcher {
             profile,
@@ -262,8 +262,8 @@ impl Batcher {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::Codec;
     use super::*;
+    use crate::profile::Codec;
     use proptest::prelude::*;
 
     /// A run in virtual time; the link takes a byte per nanosecond.
@@ -325,7 +325,7 @@ mod tests {
     }
 
     /// When the link was done, and whether the plan was given up.
-    fn run(profile: &Profile, real: &[Sample], limits: Limits) -> (u64, bool) {
+    fn run(profile: &Profile, real: &[Sample], limits: BufferLimits) -> (u64, bool) {
         let batcher = Batcher::new(profile.clone(), limits, Objective::FlushEnd);
         let next = Some(real[0].interval_ns);
         let mut run = Run { real, batcher, now: 0, link: 0, next, index: 0, codec: None, drifted: false };
@@ -361,8 +361,8 @@ mod tests {
         fn a_plan_is_obeyed_to_the_nanosecond(samples in samples(1..40), buffer in 60u64..120) {
             let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
             let profile = Profile { samples: samples.clone(), codec, rate: 1_000_000_000 };
-            let limits = Limits { buffer, most_together: 8, grain_ns: 1 };
-            let plan = schedule(&profile, &limits, Objective::FlushEnd).unwrap_or(super::super::Plan {
+            let limits = BufferLimits { buffer, most_together: 8, grain_ns: 1 };
+            let plan = schedule(&profile, &limits, Objective::FlushEnd).unwrap_or(crate::Plan {
                 choices: Vec::new(), application_ns: 0, flush_ns: 0,
             });
             let (flushed, drifted) = run(&profile, &samples, limits);
@@ -373,7 +373,7 @@ mod tests {
         fn without_a_profile_everything_arrives(samples in samples(0..40), buffer in 10u64..120) {
             let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
             let profile = Profile { samples: Vec::new(), codec, rate: 1_000_000_000 };
-            run(&profile, &samples, Limits { buffer, most_together: 8, grain_ns: 1 });
+            run(&profile, &samples, BufferLimits { buffer, most_together: 8, grain_ns: 1 });
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 0 };
         let sample = Sample { interval_ns: 10, bytes: 20, compressed: 5 };
         let profile = Profile { samples: vec![sample; 20], codec, rate: 1_000_000_000 };
-        let limits = Limits { buffer: 100, most_together: 8, grain_ns: 1 };
+        let limits = BufferLimits { buffer: 100, most_together: 8, grain_ns: 1 };
         assert!(!run(&profile, &profile.samples, limits).1);
         let slower = vec![Sample { interval_ns: 15, ..sample }; 20];
         assert!(run(&profile, &slower, limits).1);

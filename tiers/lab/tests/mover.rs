@@ -1,9 +1,10 @@
 //! Segments over tiers by the policy's word, with real threads: every restore has the bytes that were written, whatever
 //! the hints, whatever fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model, Operation};
+use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model, Operation};
+use holdfast_lab::{MoveError, Mover, MoverTier};
 use holdfast_tiers::policy::{PolicyError, SegmentId, TierLimits, Ties};
-use holdfast_tiers::stack::{MoveError, Mover, MoverTier};
 use holdfast_tiers::tier::{BlobName, Survives, Tier, TierError, TierInfo};
 use std::sync::Arc;
 use std::thread;

@@ -1,0 +1,32 @@
+//! What tests and benches put the store on and through, and engines that they alone drive so far: nothing of it is in
+//! the product.
+//!
+//! * [`Model`]: a tier in memory that can lose what was not durable; [`Faulty`]: a layer that fails when it is told to;
+//!   [`Throttled`]: one that is no faster than a rate.
+//! * [`Mover`]: segments between caches that fill up, as [`holdfast_tiers::policy::Hierarchy`] says, by real threads.
+//! * [`Batcher`], [`schedule()`], [`Profile`]: which segments go raw, which are accumulated and compressed.
+//!
+//! Used by tests and benches of `tiers` and of the stand-in driver, and by fuzz targets. The unit tests of `tiers`
+//! compile `model.rs` and `faulty.rs` themselves, for they see another `holdfast-tiers` than this crate does.
+//! Invariant: a layer keeps the promises of the door (`holdfast_tiers::tier`) if the tier below does, but for
+//! [`Faulty`]; what decides here reads no clock, does no I/O and waits for nothing.
+
+mod batch;
+mod faulty;
+mod model;
+mod mover;
+mod profile;
+mod rates;
+mod schedule;
+mod throttled;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::{BatchAction, BatchEvent, Batcher};
+pub use faulty::{Call, Fault, Faults, Faulty, Operation};
+pub use model::{Damage, Model};
+pub use mover::{MoveError, Mover, MoverTier};
+pub use profile::{Codec, Profile, Sample};
+pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
+pub use throttled::{Clock, Limits, SystemClock, Throttled};
