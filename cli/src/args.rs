@@ -43,10 +43,10 @@ Exit codes:
 `run` and `restart` return the program's own status."
 )]
 pub struct Cli {
-    /// Say nothing but what was asked for, and what has failed
+    /// Print results and errors only
     #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub quiet: bool,
-    /// Say more: which processes, what each image took, where the time went
+    /// Print more: the processes, the cost of each image, the parts of its time
     #[arg(short, long, global = true, display_order = LAST + 1)]
     pub verbose: bool,
     /// Folder with the jobs [default: $HOLDFAST_STORE, else $XDG_STATE_HOME/holdfast, else ~/.local/state/holdfast]
@@ -60,14 +60,14 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a program so that it can be checkpointed
+    /// Run a program under Holdfast, so that it can be checkpointed
     #[command(after_help = "\
 Examples:
   holdfast run -- python3 train.py
   holdfast run --name sim --every 10m --keep 2 -- ./sim input.dat
   holdfast run --tier dir=/pfs/me,keep=8,every=4 --tier s3://bucket/prefix -- ./sim
   holdfast run --name sim --resume --on TERM=checkpoint-stop -- ./sim input.dat   (in a batch job)
-  holdfast run --name sim -- mpirun -np 4 ./sim    (mpirun -np 4 holdfast run --name sim -- ./sim comes to the same)")]
+  holdfast run --name sim -- mpirun -np 4 ./sim    (or: mpirun -np 4 holdfast run --name sim -- ./sim)")]
     Run(RunArgs),
     /// Take a checkpoint of a running job now
     #[command(after_help = "\
@@ -75,8 +75,8 @@ Examples:
   holdfast checkpoint sim
   holdfast checkpoint --stop sim    (end the program once the image is safe)
   holdfast checkpoint 4711          (the job whose program has this pid)
-  holdfast checkpoint --engine fork --cow none sim    (otherwise than usual, this time)
-  holdfast checkpoint --tcp close sim                 (though it has connections to the outside)")]
+  holdfast checkpoint --engine fork --cow none sim    (settings for this image only)
+  holdfast checkpoint --tcp close sim                 (with connections to the outside)")]
     Checkpoint(CheckpointArgs),
     /// Take a checkpoint of a running job and end its program once the image is safe (`checkpoint --stop`)
     #[command(after_help = "\
@@ -91,7 +91,7 @@ Examples:
   holdfast kill sim
   holdfast kill --signal KILL sim")]
     Kill(KillArgs),
-    /// Say what of a running program could not be checkpointed now, and why; the program runs on untouched
+    /// Report what would prevent a checkpoint of a running program now; the program is not stopped
     #[command(after_help = "\
 Examples:
   holdfast check sim                (a running job)
@@ -118,12 +118,12 @@ Examples:
   holdfast restart --all-lost       (after a reboot)
   holdfast restart --every 30m --keep 2 --on TERM=checkpoint-stop sim    (from now on)")]
     Restart(RestartArgs),
-    /// Change how images of a job are made, from now on, also while it runs; without options: say how they are
+    /// Change the settings of a job, also while it runs; without options: print them
     #[command(after_help = "\
 Examples:
   holdfast set sim --every 5m --keep 2
   holdfast set sim --on TERM=checkpoint-stop
-  holdfast set sim --every 0 --rate none     (as if they had not been given)")]
+  holdfast set sim --every 0 --rate none     (unset both)")]
     Set(SetArgs),
     /// List the jobs of the store, or the images of one
     #[command(visible_alias = "status")]
@@ -143,7 +143,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Show what an image holds and where its stop time went
+    /// Show an image: its content, its changes, and the parts of its stop time
     #[command(after_help = "\
 Examples:
   holdfast show sim                 (the newest image)
@@ -169,16 +169,16 @@ Examples:
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Print the log of a job's agent: what failed, and why
+    /// Print the log of a job's agent: failures and their causes
     #[command(after_help = "\
 Examples:
   holdfast logs sim
-  holdfast logs -f sim              (what is added, until the job ends)")]
+  holdfast logs -f sim              (and new lines, until the job ends)")]
     Logs {
         /// Name of the job
         #[arg(add = jobs())]
         job: String,
-        /// Go on with what is added, until the job ends
+        /// Print new lines, too, until the job ends
         #[arg(short, long)]
         follow: bool,
     },
@@ -195,54 +195,53 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Check every byte of images against their checksums, on any tier, and put back what another tier has intact
+    /// Compare every byte of images with checksums, on any tier, and repair them from intact copies on other tiers
     #[command(after_help = "\
 Examples:
   holdfast verify sim               (all images in the store)
   holdfast verify sim@3 --tier dir=/pfs/me
   holdfast verify sim --all-tiers --repair")]
     Verify(VerifyArgs),
-    /// Copy to the job's tiers what they have not got yet
+    /// Copy images to the tiers that lack them
     #[command(after_help = "\
 Examples:
-  holdfast sync sim                 (what a dead agent left; a live one tries again at once)
-  holdfast sync --wait sim          (until all is there)")]
+  holdfast sync sim                 (after the death of an agent; a live one tries again at once)
+  holdfast sync --wait sim          (until every tier has its images)")]
     Sync {
         /// Name of the job
         #[arg(add = jobs())]
         job: String,
-        /// Try again until every tier has all that it is to get
+        /// Try again until every tier has its images
         #[arg(long)]
         wait: bool,
     },
     /// Copy an image from a lower tier back into the store
     #[command(after_help = "\
 Examples:
-  holdfast fetch sim                (the newest image that any of the job's tiers has)
+  holdfast fetch sim                (the newest image on the job's tiers)
   holdfast fetch --tier s3://bucket/prefix sim@12
 
-`restart` does it by itself where the image is not in the store.")]
+`restart` reads an image from a tier by itself if the store lacks it.")]
     Fetch(FetchArgs),
-    /// Delete images of jobs, from the store and (of jobs that do not run) from their tiers
+    /// Delete images of jobs from the store, and from the tiers of jobs that do not run
     #[command(after_help = "\
 Examples:
-  holdfast prune sim --dry-run      (what the rules of the job's tiers do not keep, on all of them)
+  holdfast prune sim --dry-run      (images that the rules of the job's tiers do not keep)
   holdfast prune sim --keep-last 2  (all but the newest two, in the store; the job may run)
   holdfast prune sim other --older-than 7d --keep-last 2
   holdfast prune sim --keep-daily 7 --keep-last 2
-  holdfast prune sim --saved        (what restarts have kept of your files)
+  holdfast prune sim --saved        (files that restarts have saved)
   holdfast prune sim --every 10 --max 200G --tier dir=/pfs/me
   holdfast prune sim@3 sim@4 --all-tiers
   holdfast prune sim --all          (all images in the store, and the job)
 
-What is going is printed first, with the space that it makes free. Of an image that others build on, what they need \
-stays.")]
+The plan is printed first, with the space that it frees. Segments that other images use stay.")]
     Prune(PruneArgs),
     /// Delete jobs that do not run, with all their images in the store (`prune --all`)
     #[command(after_help = "\
 Examples:
   holdfast rm sim other
-  holdfast rm sim --dry-run         (what would go)")]
+  holdfast rm sim --dry-run         (the plan only)")]
     Rm(RmArgs),
     /// Write an image, with all that it needs, to one file
     #[command(after_help = "\
@@ -251,26 +250,26 @@ Examples:
   holdfast export sim@3 - | ssh host holdfast import -
   holdfast export sim sim.img --tier s3://bucket/prefix")]
     Export(ExportArgs),
-    /// Make a job of a file that `export` has written
+    /// Make a job of a file that `export` wrote
     #[command(after_help = "\
 Examples:
   holdfast import sim.img && holdfast restart sim
   holdfast import sim.img --name copy")]
     Import(ImportArgs),
-    /// Say what this host and user can do, and what of a program could not be checkpointed
+    /// Report what works on this host for this user, and what would prevent a checkpoint of a program
     #[command(after_help = "\
 Examples:
   holdfast doctor
   holdfast doctor --job sim         (with the findings of `holdfast check sim`)")]
     Doctor {
-        /// A running job, or the pid of a process, to be looked at as well
+        /// Check this running job, or the process with this pid, too
         #[arg(long, value_name = "JOB|PID", add = jobs())]
         job: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print a script for a shell, which then completes options, and names of jobs
+    /// Print a script by which a shell completes options and names of jobs
     #[command(after_help = "\
 Examples:
   holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast
@@ -346,40 +345,40 @@ pub struct RunArgs {
     /// Take a checkpoint this often, for example 30s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub every: Option<Duration>,
-    /// Keep only the newest N images of this run; 0: all
+    /// Keep the newest N images of this run in the store; 0: all
     #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
-    /// Copy images to this tier too, behind the program's back: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s],
-    /// for example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first; ADDRESS local: rules of
-    /// the store itself; memory[,keep=N][,max=SIZE]: images go into memory first, and to the store from there)
-    /// [default: those of config.toml in the store, else in ~/.config/holdfast]
+    /// Copy images to this tier, too, in the background: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s], for
+    /// example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first). ADDRESS local: rules for
+    /// the store itself. memory[,keep=N][,max=SIZE]: images go into memory first, and from there to the store
+    /// [default: the tiers of config.toml in the store, else in ~/.config/holdfast]
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
-    /// No tiers, whatever the configuration files say
+    /// Use no tiers, and ignore those of configuration files
     #[arg(long, conflicts_with = "tier")]
     pub no_tiers: bool,
-    /// Most space that the job's images may take in the store, for example 20G: old ones go first; where even the
-    /// newest would not fit, a checkpoint fails [default: max_space of the configuration files, else no bound]
+    /// Most space of the job's images in the store, for example 20G. The oldest images are deleted first; a checkpoint
+    /// that still does not fit fails [default: max_space of the configuration files, else no bound]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_space: Option<u64>,
     /// How memory is frozen
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
-    /// What is flushed first
+    /// The order in which pages are stored
     #[arg(long, value_enum, default_value_t = OrderChoice::History)]
     pub order: OrderChoice,
-    /// Most memory copied for the program while an image is written: 5% (of its memory), 256M or none; at the bound
-    /// the program waits
+    /// Most memory for copies of pages that the program writes while an image is stored: 5% (of its memory), 256M or
+    /// none. At the bound the program waits
     #[arg(long, value_name = "LIMIT", default_value_t)]
     pub cow: Cow,
-    /// Most memory of a GPU for what has changed on it and is not in the image yet, with HOLDFAST_CUDA_DATA=keeper: 10%
-    /// (of the device), 512M or none; programs come first [default: HOLDFAST_GPU_CACHE, else 10%]
+    /// Most GPU memory for changed data that is not in the image yet, with HOLDFAST_CUDA_DATA=keeper: 10% (of the
+    /// device), 512M or none; programs come first [default: HOLDFAST_GPU_CACHE, else 10%]
     #[arg(long, value_name = "LIMIT")]
     pub gpu_cache: Option<Cow>,
     /// Store at most so many bytes per second, after compression, for example 55M [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
-    /// Allocator of the program: the jemalloc of libholdfast, or its own
+    /// Allocator of the program: the jemalloc of libholdfast, or the program's own
     #[arg(long, value_enum, default_value_t = Allocator::Jemalloc)]
     pub malloc: Allocator,
     /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)
@@ -388,25 +387,25 @@ pub struct RunArgs {
     /// When SIG arrives (at the program or at `holdfast run`): take a checkpoint, end the program, exit with 75
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
-    /// End the program, and exit with 70, when it cannot be protected any more: its agent has died, or a checkpoint
-    /// that no command waits for (of --every, say) has failed twice
+    /// End the program, and exit with 70, when it cannot be protected any more: its agent has died, or an automatic
+    /// checkpoint (of --every, say) has failed twice
     #[arg(long)]
     pub strict: bool,
-    /// Run CMD by a shell after each image, with its number, path and state in HOLDFAST_IMAGE, HOLDFAST_IMAGE_PATH and
-    /// HOLDFAST_STATE (running, or stopped), and the job in HOLDFAST_JOB; nothing waits for it
+    /// Run CMD by a shell after each image. HOLDFAST_IMAGE is the number of the image, HOLDFAST_IMAGE_PATH its path,
+    /// HOLDFAST_STATE running or stopped, HOLDFAST_JOB the job. Holdfast does not wait for CMD
     #[arg(long, value_name = "CMD")]
     pub exec_after: Option<String>,
-    /// Restart the job from its newest image if it has one, else start afresh. A job that has ended with status 0 is
-    /// not run again; one with another program, other arguments or another folder is refused
+    /// Restart the job from its newest image if it has one, else start it afresh. A job that has ended with status 0 is
+    /// not run again. Another program, other arguments or another folder than those of the job are refused
     #[arg(long, requires = "name")]
     pub resume: bool,
-    /// With --resume: go on with the job though the command or the folder is not the one that it was started with
+    /// With --resume: restart the job although the command or the folder differs
     #[arg(long, requires = "resume")]
     pub force: bool,
-    /// Where the job has images of another program, delete them from the store
+    /// Delete the job's images of another program from the store
     #[arg(long, requires = "name", conflicts_with = "resume")]
     pub replace: bool,
-    /// With --resume: where standard streams go that were files, as for `restart`
+    /// With --resume: the standard streams that were files, as for `restart`
     #[arg(
         long,
         value_name = "auto|keep|here",
@@ -416,30 +415,28 @@ pub struct RunArgs {
         requires = "resume"
     )]
     pub stdio: StdioChoice,
-    /// Store program text and libraries too
+    /// Store the program text and the libraries, too
     #[arg(long, conflicts_with = "only_protected")]
     pub self_contained: bool,
-    /// Tell the C library and numeric libraries to choose no code beyond this level, so that images can be restarted on
-    /// processors that have just that [default: what this processor has]
+    /// Let the C library and numeric libraries use no instructions beyond this level, so that images can be restarted
+    /// on every processor of this level [default: all instructions of this processor]
     #[arg(long, value_name = "LEVEL", value_parser = cpu_level())]
     pub cpu_baseline: Option<CpuLevel>,
     /// Store only memory from holdfast_malloc_protected(); the program restores itself
     #[arg(long)]
     pub only_protected: bool,
-    /// How pages are compressed. auto: by the codec that makes an image durable soonest, by samples and the measured
-    /// speed of the store: not at all where that is faster than every codec. none (larger images, which can be
-    /// restarted lazily as a whole), lz4, zstd, shuffle-lz4 or shuffle-zstd (for arrays of numbers): always so, but for
-    /// what hardly becomes smaller. Example: --compress zstd [default: that of config.toml in the store, else in
-    /// ~/.config/holdfast, else auto]
+    /// Compression of pages. auto: the codec by which an image is durable soonest, by samples and the measured speed of
+    /// the store, or none if that is faster. none: larger images, which can be restarted lazily as a whole. lz4, zstd,
+    /// shuffle-lz4, shuffle-zstd (for arrays of numbers): this codec, except for pages that hardly become smaller.
+    /// Example: --compress zstd [default: that of config.toml in the store, else in ~/.config/holdfast, else auto]
     #[arg(long, value_name = "auto|none|CODEC")]
     pub compress: Option<Compression>,
     /// The same as --compress none
     #[arg(long, conflicts_with = "compress", hide = true)]
     pub no_compress: bool,
-    /// Which files are saved with what is in them, so that a restart finds them as they were, whatever became of them.
-    /// auto: those that the program changes in place, up to 256M all together; what is too much gives a warning. SIZE
-    /// (without it: 256M): all that the program has open for writing; what is too much is refused. none
-    /// [default: auto]
+    /// Files whose content is in the image, so that a restart restores them. auto: files that the program changes in
+    /// place, up to 256M together; more gives a warning. SIZE (without a value: 256M): all files that the program has
+    /// open for writing; more is refused. none: no files [default: auto]
     #[arg(
         long,
         value_name = "auto|none|SIZE",
@@ -449,12 +446,12 @@ pub struct RunArgs {
         conflicts_with = "only_protected"
     )]
     pub save_files: Option<SaveFiles>,
-    /// Save small files, too, that the program has written and closed again in its working folder and below (256K each,
-    /// 64 of them, 4M all together): a restart puts them back, as it does with open ones. Who watches such a file sees
+    /// Save small files, too, that the program has written and closed in its working folder and below (256K each, 64
+    /// files, 4M together). A restart restores them, as it restores open files. A watcher of such a file (inotify) sees
     /// it opened
     #[arg(long, conflicts_with = "only_protected")]
     pub rollback_files: bool,
-    /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed
+    /// TCP connections to peers outside: refuse the checkpoint, or close the connections at the restart
     #[arg(long, value_enum, default_value_t = TcpChoice::Refuse)]
     pub tcp: TcpChoice,
     /// The program and its arguments
@@ -544,10 +541,10 @@ pub struct RestartArgs {
     /// JOB (the newest image) or JOB@N
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, required_unless_present = "all_lost", add = jobs())]
     pub image: Option<ImageName>,
-    /// Every job whose end was not seen, each from its newest image: after a reboot. Waits for their ends
+    /// Restart every lost job (its end was not seen) from its newest image, after a reboot, and wait for their ends
     #[arg(long, exclusive = true)]
     pub all_lost: bool,
-    /// Memory is read from the image when it is touched, where that is possible: the program runs at once
+    /// Start the program at once, and read memory from the image when the program touches it, where possible
     #[arg(long, conflicts_with = "eager")]
     pub lazy: bool,
     /// Read all memory before the program runs
@@ -556,35 +553,34 @@ pub struct RestartArgs {
     /// If the image is damaged, take the next older one
     #[arg(long)]
     pub fallback: bool,
-    /// From now on these are the job's tiers, as for `run`; an image that is not whole in the store is read from them
+    /// From now on these are the job's tiers, as for `run`. They supply what the store lacks of the image
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
-    /// From now on the job's images may take so much space in the store, as for `run`
+    /// From now on most space of the job's images in the store, as for `run`
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_space: Option<u64>,
     /// Restart a copy, as a job of its own with this name: any number of copies may run at once
     #[arg(long, value_name = "NEW", conflicts_with = "fallback")]
     pub name: Option<String>,
-    /// Files and folders of the program that were at or below OLD are at NEW now (may be given more than once)
+    /// Look for files and folders of the program below NEW instead of OLD (may be given more than once)
     #[arg(long, value_name = "OLD=NEW", value_parser = moved())]
     pub map: Vec<Moved>,
-    /// Wait at most so long for what is left of the program, where it was just killed: processes that have not given
-    /// back their memory, sockets, locks and ids yet; 0: not at all [default: 30s]
+    /// Wait at most TIME for the processes of a program that was just killed, until they have released their memory,
+    /// sockets, locks and ids; 0: do not wait [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub wait: Option<Duration>,
-    /// Use the file at PATH though it is another one than at the checkpoint, of another owner or open to more users
-    /// (may be given more than once)
+    /// Use the file at PATH although its owner has changed, or more users may write to it (may be given more than once)
     #[arg(long, value_name = "PATH")]
     pub accept_replaced: Vec<PathBuf>,
-    /// Where the program's standard streams go that were files. auto: on in their files, but where this command's own
-    /// are redirected to a file or a pipe, there. keep: on in their files. here: where this command's own lead. Streams
-    /// that were terminals or pipes are always this command's
+    /// Standard streams of the program that were files. keep: the program goes on in its files. here: it gets the
+    /// streams of this command. auto: it goes on in its files, but gets those streams of this command that are
+    /// redirected to a file or a pipe. Streams that were terminals or pipes are always those of this command
     #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
     pub stdio: StdioChoice,
-    /// From now on most memory of a GPU for what is not in the image yet, as for `run`
+    /// From now on most GPU memory for data that is not in the image yet, as for `run`
     #[arg(long, value_name = "LIMIT")]
     pub gpu_cache: Option<Cow>,
-    /// From now on the program is ended when it cannot be protected any more, as for `run`
+    /// From now on end the program when it cannot be protected any more, as for `run`
     #[arg(long)]
     pub strict: bool,
     /// From now on.
@@ -651,7 +647,7 @@ pub struct RmArgs {
     /// Names of the jobs
     #[arg(value_name = "JOB", required = true, add = jobs())]
     pub jobs: Vec<String>,
-    /// Only say what would be deleted
+    /// Print the plan, and delete nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON
@@ -713,7 +709,7 @@ pub struct VerifyArgs {
     /// Where.
     #[command(flatten)]
     pub which: Which,
-    /// Put back what is damaged or missing from another tier of the job that has it intact (not while the job runs)
+    /// Replace damaged and missing parts by intact copies from other tiers of the job (not while the job runs)
     #[arg(long)]
     pub repair: bool,
     /// Print JSON
@@ -724,28 +720,28 @@ pub struct VerifyArgs {
 /// `holdfast prune`.
 #[derive(Debug, Default, Args)]
 pub struct PruneArgs {
-    /// JOBs, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
-    /// on the store and all tiers
+    /// Jobs, or images to delete: JOB@3 JOB@4. Without images and rules: images that the job's own rules do not keep,
+    /// in the store and on all tiers
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true, add = jobs())]
     pub images: Vec<ImageName>,
     /// Keep the newest N images, at least one (--all deletes all)
     #[arg(long, visible_alias = "keep-last", value_name = "N", conflicts_with = "all")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub keep: Option<u64>,
-    /// Only what is older than this goes, for example 7d; the newest image stays
+    /// Delete only images older than TIME, for example 7d; the newest image stays
     #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "all")]
     pub older_than: Option<Duration>,
     /// Keep the newest image of each of the last N days that have one (UTC); may be given with --keep-last
     #[arg(long, value_name = "N", conflicts_with = "all", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_daily: Option<u64>,
-    /// Delete what restarts have kept of files (`saved/`): what they cut off, or found in the place of others. With
-    /// --older-than what is older, with --all also what another restart of an image may need
+    /// Delete the files that restarts have saved (`saved/`): parts that they cut off, and files that they found in the
+    /// place of others. With --older-than only older ones, with --all also those that another restart may need
     #[arg(long)]
     pub saved: bool,
-    /// Of all but the newest image, keep those whose number is a multiple of N
+    /// Keep images whose number is a multiple of N, and the newest one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "all")]
     pub every: Option<u64>,
-    /// Keep the newest images that have at most SIZE bytes together, for example 200G
+    /// Keep the newest images of together at most SIZE bytes, for example 200G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "all")]
     pub max: Option<u64>,
     /// Delete all images, and (in the store) the job
@@ -754,10 +750,10 @@ pub struct PruneArgs {
     /// Where.
     #[command(flatten)]
     pub which: Which,
-    /// Also the last image that can be restarted, and what a tier has yet to get
+    /// Delete also the last image that can be restarted, and images that a tier has yet to get
     #[arg(long)]
     pub anyway: bool,
-    /// Only say what would be deleted
+    /// Print the plan, and delete nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON

@@ -108,7 +108,7 @@ impl Agent {
         }
         Failure::new(
             Exit::Internal,
-            format!("the agent of job {} went away ({error}); its agent.log says more", self.job.name()),
+            format!("the agent of job {} has ended ({error}); see its agent.log", self.job.name()),
         )
     }
 

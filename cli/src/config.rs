@@ -209,7 +209,7 @@ impl Source {
                 return Ok(self.pass_over(&why));
             }
             Ok(Some(Untrusted::Anothers(why) | Untrusted::Open(why))) => {
-                let why = format!("{path} is not used, for it says where images come from: {why}");
+                let why = format!("{path} is not used, because it decides which images are restarted: {why}");
                 return Err(Failure::new(Exit::Permission, why));
             }
             Err(error) => Err(error),

@@ -138,13 +138,13 @@ fn of_devices(memory: &DeviceMemory, f: &mut fmt::Formatter<'_>) -> fmt::Result 
     let parts = [
         (
             memory.library,
-            "libholdfast's: what has changed is copied to the host while the program's calls wait",
+            "kept by libholdfast: changes are copied to the host while the program's calls wait",
         ),
         (
             memory.keeper,
-            "the keeper's: what has changed is copied on the device, and stored while the program runs",
+            "kept by the keeper: changes are copied on the device, and stored while the program runs",
         ),
-        (memory.driver, "the driver's: all of it goes to the host and back at each checkpoint"),
+        (memory.driver, "kept by the driver: each checkpoint moves all of it to the host and back"),
     ];
     let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
     parts.into_iter().try_for_each(|(bytes, whose)| writeln!(f, "device memory: {}, {whose}", size(bytes)))
@@ -195,8 +195,11 @@ mod tests {
         with.checked.device_memory = Some(DeviceMemory { library: 3 << 20, keeper: 0, driver: 1 << 30 });
         let text = with.to_string();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("device memory: 3.0 MiB, libholdfast's: what has changed"), "{text}");
-        assert!(lines[1].starts_with("device memory: 1.0 GiB, the driver's: all of it goes"), "{text}");
+        assert!(lines[0].starts_with("device memory: 3.0 MiB, kept by libholdfast: changes"), "{text}");
+        assert!(
+            lines[1].starts_with("device memory: 1.0 GiB, kept by the driver: each checkpoint"),
+            "{text}"
+        );
         assert_eq!(lines.len(), 3);
         assert_eq!(with.to_json()["device_memory"]["driver"], 1 << 30);
     }

@@ -129,5 +129,5 @@ impl AsFd for Link {
 
 /// The failure that a closed link means.
 pub fn lost(log: &std::path::Path) -> Failure {
-    Failure::new(Exit::Internal, format!("the agent ended unexpectedly; {} says more", log.display()))
+    Failure::new(Exit::Internal, format!("the agent ended unexpectedly; see {}", log.display()))
 }

@@ -15,17 +15,17 @@ const NONE: &str = "none";
 /// See the head of the file. A value of 0, or none, is as if the option had never been given.
 #[derive(Clone, PartialEq, Eq, Debug, Default, clap::Args)]
 pub struct NewSettings {
-    /// From now on a checkpoint is taken this often, as for `run`; 0: only on request
+    /// From now on take a checkpoint this often, as for `run`; 0: only on request
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub every: Option<Duration>,
-    /// From now on only the newest N images are kept; 0: all
+    /// From now on keep the newest N images; 0: all
     #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
-    /// From now on at most so many bytes are stored per second, after compression; none: as fast as it goes
+    /// From now on store at most so many bytes per second, after compression; none: as fast as possible
     #[arg(long, value_name = "RATE", value_parser = rate_or_none)]
     pub rate: Option<u64>,
-    /// From now on a checkpoint is taken when this signal arrives at `holdfast run` or `restart` (at the program
-    /// itself: as the job was started); none: at no signal
+    /// From now on take a checkpoint when this signal arrives at `holdfast run` or `restart`; none: at no signal. For
+    /// signals to the program itself the setting of its start counts
     #[arg(long, value_name = "SIG", value_parser = signal_or_none)]
     pub signal: Option<i32>,
     /// From now on, when SIG arrives at `holdfast run` or `restart`: take a checkpoint, end the program, exit with 75;

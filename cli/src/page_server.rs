@@ -150,7 +150,7 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: OwnedFd) -> Result<(), Fa
     // A single thread so far.
     let (device, mount) =
         fuse::mount().or_else(|_| fuse::own_mounts().and_then(|()| fuse::mount())).map_err(system(
-            "a file system of its own cannot be mounted (it takes /dev/fuse, and root or a user namespace)",
+            "a file system of its own cannot be mounted (this needs /dev/fuse, and root or a user namespace)",
         ))?;
     let job = store.job(&args.job)?;
     let log_path = log::path(&job);

@@ -91,7 +91,7 @@ fn refused(path: &Path, why: &str) -> Failure {
 /// Whether libraries can be loaded into what the kernel executes.
 fn check(path: &Path, depth: usize) -> Result<bool, Failure> {
     let file = File::open(path).map_err(|error| {
-        refused(path, &format!("cannot be read ({error}), and what cannot be read cannot be checkpointed"))
+        refused(path, &format!("cannot be read ({error}), and a checkpoint has to read it"))
     })?;
     let meta =
         file.metadata().map_err(|error| Failure::system(format_args!("{}", path.display()), &error))?;

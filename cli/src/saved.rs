@@ -119,7 +119,7 @@ pub fn bound(job: &Job, begun: SystemTime) -> Option<String> {
     let what = sum.text()?;
     let folder = job.saved_dir().display().to_string();
     Some(match delete(&going) {
-        Ok(_) => format!("{folder} had more than {}: the oldest went ({what})", size(MOST)),
+        Ok(_) => format!("{folder} had more than {}: the oldest files were deleted ({what})", size(MOST)),
         Err(error) => {
             format!("{folder} has more than {}, and the oldest cannot be deleted: {error}", size(MOST))
         }

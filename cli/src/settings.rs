@@ -29,7 +29,7 @@ pub enum EngineChoice {
     /// Chosen at each checkpoint: `copy` when little is left to store at the stop, else `fork`.
     #[default]
     Auto,
-    /// What changed is copied while the program is stopped.
+    /// Changed memory is copied while the program is stopped.
     Copy,
     /// A frozen copy of the process is flushed while the program runs on.
     Fork,
@@ -39,14 +39,14 @@ pub enum EngineChoice {
     Sync,
 }
 
-/// What is flushed first.
+/// The order in which pages are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderChoice {
-    /// What the program is expected to write first.
+    /// First the pages that the program will probably write first.
     #[default]
     History,
-    /// Ascending addresses.
+    /// By ascending address.
     Address,
     /// The program is stopped until its memory is stored (the same as `--engine sync`). For comparison.
     Sync,
@@ -272,17 +272,18 @@ pub struct Changes {
     /// How memory is frozen [default: as the job was started]
     #[arg(long, value_enum)]
     pub engine: Option<EngineChoice>,
-    /// What is flushed first [default: as the job was started]
+    /// The order in which pages are stored [default: as the job was started]
     #[arg(long, value_enum)]
     pub order: Option<OrderChoice>,
-    /// Most memory copied for the program while an image is written: 5%, 256M or none [default: as the job was started]
+    /// Most memory for copies of pages that the program writes while an image is stored: 5%, 256M or none [default: as
+    /// the job was started]
     #[arg(long, value_name = "LIMIT")]
     pub cow: Option<Cow>,
-    /// How pages are compressed: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd [default: as the job was started]
+    /// Compression of pages: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd [default: as the job was started]
     #[arg(long, value_name = "auto|none|CODEC")]
     pub compress: Option<Compression>,
-    /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed [default: as the job
-    /// was started]
+    /// TCP connections to peers outside: refuse the checkpoint, or close the connections at the restart [default: as
+    /// the job was started]
     #[arg(long, value_enum)]
     pub tcp: Option<TcpChoice>,
 }
@@ -378,7 +379,7 @@ impl Recipe {
             let path = job.dir().join("job.json");
             Failure::new(
                 Exit::BadImage,
-                format!("{}: {error}; the file was changed by something else than holdfast", path.display()),
+                format!("{}: {error}; another program has changed the file", path.display()),
             )
         })
     }
@@ -440,7 +441,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     match size::parse(text) {
         Some(_) if size::lacks_unit(text) => Err(without_unit(text)),
         Some(rate) if rate >= PAGE_SIZE => Ok(rate),
-        Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
+        Some(_) => Err(format!("the rate {text} is below one page per second")),
         None => Err(wrong()),
     }
 }
@@ -454,7 +455,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn without_unit(text: &str) -> String {
-    format!("{text} has no unit, and is hardly meant as bytes; write {text}M or {text}G (or {text}K)")
+    format!("{text} has no unit, and would be bytes; write {text}M or {text}G (or {text}K)")
 }
 
 const SIGNALS: &[(&str, i32)] = &[

@@ -37,7 +37,7 @@ pub fn with_memory(job: Job, settings: &Settings) -> (Job, Option<String>) {
         return (job, None);
     };
     if job.is_in_memory() {
-        return (job, Some("the store is in memory itself: tier memory changes nothing".into()));
+        return (job, Some("the store is in memory itself: tier memory has no effect".into()));
     }
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let bases = match folder {
@@ -53,7 +53,12 @@ pub fn with_memory(job: Job, settings: &Settings) -> (Job, Option<String>) {
             }
         }
     }
-    let why = why.map(|error| format!("tier memory cannot be had ({error}): images go to the store at once"));
+    let why = why.map(|error| {
+        format!(
+            "tier memory is not available ({error}): images go directly to the \
+        store"
+        )
+    });
     (job, why)
 }
 

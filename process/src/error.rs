@@ -18,7 +18,7 @@ pub enum TraceError {
         tid: i32,
     },
     /// An injected call did not come back.
-    #[error("thread {tid} did not come back from an injected call")]
+    #[error("thread {tid} did not return from an injected call")]
     Stuck {
         /// Its id.
         tid: i32,

@@ -28,9 +28,9 @@ pub const IO_URING: &str = "io_uring is not supported; many programs can be told
                             UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: io_method=worker)";
 
 /// A device of the NVIDIA driver, open or mapped, at a moment when the CUDA driver has given back all that are its own.
-pub const CUDA_DEVICE: &str = "a device of the NVIDIA driver that the CUDA driver does not give back: NVML, Vulkan or \
-                               a parent process has opened it, or the process does without libcuda; have the program \
-                               close it first (nvmlShutdown), or start children by exec";
+pub const CUDA_DEVICE: &str = "a device of the NVIDIA driver that the CUDA driver does not close: NVML, \
+Vulkan or a parent process has opened it, or the process does not use libcuda; close it first \
+(nvmlShutdown), or start children by exec";
 
 /// Bit of a capability set (include/uapi/linux/capability.h).
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
@@ -186,7 +186,7 @@ pub fn traced_thread(tid: i32, tracer: i64) -> Refusal {
 
 /// A thread that may not be traced.
 pub fn untraceable(tid: i32, error: &io::Error) -> Refusal {
-    thread(tid, format!("cannot be traced: {error}. `holdfast doctor` says what this system allows"))
+    thread(tid, format!("cannot be traced: {error}. `holdfast doctor` shows what this system allows"))
 }
 
 /// A process that works in the folder of another process or thread in /proc.
@@ -256,8 +256,8 @@ pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> V
 }
 
 /// In the words of a refusal.
-const LANDLOCK: &str = "a Landlock domain (landlock_restrict_self), which no restart can restore: what it forbids \
-                        would be allowed; start `holdfast run` inside the domain, or the program without one";
+const LANDLOCK: &str = "a Landlock domain (landlock_restrict_self), which no restart can restore: the \
+program could do what the domain forbids; start `holdfast run` inside the domain, or the program without one";
 
 /// A process that is in a Landlock domain of its own.
 pub fn landlock(pid: i32) -> Refusal {

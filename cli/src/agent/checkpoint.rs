@@ -222,7 +222,7 @@ impl Attempt<'_> {
             return Some(lineage);
         }
         let epoch = lineage.epoch();
-        tracing::warn!("image {epoch} is not whole in the store: the next one stores all memory");
+        tracing::warn!("the store lacks parts of image {epoch}: the next image stores all memory");
         self.members.tell(Tracking::doubt);
         if let Some(contents) = &self.context.contents {
             contents.doubt();
@@ -418,7 +418,7 @@ impl Attempt<'_> {
     /// Says once that an image found no room in memory.
     fn tell_passed_by(&mut self, epoch: Epoch) {
         let Some(why) = self.context.job.memory().and_then(MemoryFirst::passed_by) else { return };
-        let text = format!("image {epoch} went past tier memory, to the store: {why}");
+        let text = format!("image {epoch} went to the store instead of tier memory: {why}");
         if std::mem::replace(&mut self.carry_over.told_passed_by, true) {
             tracing::info!("{text}");
         } else {

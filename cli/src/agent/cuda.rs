@@ -185,7 +185,10 @@ impl Cuda {
                 }
                 (Some(Err(why)), Some(keeper)) if !keeper.is_lost() => Err(why),
                 _ => {
-                    tracing::warn!("the keeper has ended: what it had for the program is libholdfast's now");
+                    tracing::warn!(
+                        "the keeper has ended: libholdfast keeps the device memory of the \
+                        program now"
+                    );
                     *self.keeper.lock() = None;
                     Ok(None)
                 }

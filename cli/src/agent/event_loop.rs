@@ -373,7 +373,7 @@ impl EventLoop {
                 let expected = self.processes().expect(pid);
                 match expected {
                     Ok(()) => {
-                        tracing::info!("the program is process {pid}, and has no libholdfast");
+                        tracing::info!("the program, process {pid}, has no libholdfast");
                         self.alone = None;
                         self.remember_program();
                     }
@@ -427,7 +427,7 @@ impl EventLoop {
         let found = self.kinship.find(&born);
         self.processes().follow(found);
         let Some(pid) = self.program_pid() else { return false };
-        tracing::info!("{pid} is the program now, which is another user's");
+        tracing::info!("process {pid} of another user is the program now");
         self.alone = None;
         self.remember_program();
         true

@@ -62,7 +62,7 @@ impl Headroom {
         if wanted.is_some_and(|wanted| wanted.bytes() <= most) {
             return settings;
         }
-        tracing::info!("copies are bounded to {} MiB: the control group has no more", most >> 20);
+        tracing::info!("copies get at most {} MiB: the control group has no more memory", most >> 20);
         Settings { cow: Cow(CowLimit::Bytes(most)), ..settings }
     }
 

@@ -131,7 +131,7 @@ impl Spare for Descriptors {
         }
         let made = launch(&self.agent, Cow(CowLimit::Bytes(0)))?;
         made.inherit(&self.blocks)?;
-        tracing::warn!("the keeper has ended: another gives the program its device memory back");
+        tracing::warn!("the keeper has ended: a new keeper returns the device memory to the program");
         *successor = Some(made);
         Ok(())
     }
@@ -348,7 +348,7 @@ pub fn put_back(
     let Some((_, KeptMemory { key, .. })) = all.peek().cloned() else { return Ok(None) };
     let library =
         record.processes().find_map(|process| process.cuda.as_ref()).map(|cuda| cuda.library.clone());
-    let library = library.ok_or("the image does not say by which driver")?;
+    let library = library.ok_or("the image does not name the driver")?;
     let mut blocks = Vec::new();
     for (owner, memory) in all {
         if memory.key != key {

@@ -135,7 +135,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let cleaned = job.clean(&lock)?;
     if !cleaned.removed.is_empty() || cleaned.bytes > 0 {
         let (files, bytes) = (cleaned.removed.len(), cleaned.bytes);
-        tracing::info!("{files} files and {bytes} bytes in all of an agent that died were removed");
+        tracing::info!("removed {files} files of a dead agent, {bytes} bytes");
     }
     let (job, bounded) = space::bound(job, &recipe.settings)?;
     let listener = listen(&job.socket_path())?;
@@ -364,7 +364,7 @@ fn rebuild_program(
     tracing::info!("{figures}");
     let last = LastRestart::of(epoch.0, args.served, &rebuilt.timings);
     if let Err(error) = last.write(&context.job) {
-        tracing::info!("`holdfast show` does not know how memory came back: {error}");
+        tracing::info!("`holdfast show` cannot tell how memory was restored: {error}");
     }
     context.mapped.get_or_init(|| rebuilt.mapped);
     context.namespaces.get_or_init(|| rebuilt.namespaces);

@@ -38,7 +38,7 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
     let (mut freed, mut stays) = (0, Vec::new());
     for &epoch in images {
         let why = if Some(epoch) == newest {
-            "it is the newest of a job that runs".to_owned()
+            "it is the newest image of a running job".to_owned()
         } else if Some(epoch) == context.restarted_from {
             "the program was restarted from it".to_owned()
         } else {

@@ -71,17 +71,17 @@ pub fn start(
         on_failure: Box::new(move |state: &TierState, is_first| {
             let tier = state.spec.name();
             if let Some(why) = &state.read_only {
-                let text = format!("tier {tier} is only read: {why}; no image goes there");
+                let text = format!("tier {tier} is read-only: {why}; no image goes there");
                 tracing::info!("{text}");
                 link.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
                 return;
             }
             let error = state.error.as_deref().unwrap_or("unknown error");
-            let text = format!("warning: tier {tier}: {error}; images wait for it, and it is tried again");
+            let text = format!("warning: tier {tier}: {error}; images wait, and Holdfast tries again");
             tracing::warn!("{text}");
             if let Some(link) = link.as_ref().filter(|_| is_first) {
                 link.tell(&Tell::Warning {
-                    text: format!("{text} (`holdfast list {name}` shows how it is)"),
+                    text: format!("{text} (`holdfast list {name}` shows its state)"),
                 });
             }
         }),
@@ -145,7 +145,10 @@ pub fn left_over(job: &str, cascade: Option<&Cascade>) -> Vec<String> {
         let why = state.error.map(|error| format!(": {error}")).unwrap_or_default();
         let tier = state.spec.name();
         (!first.is_empty()).then(|| {
-            format!("warning: image {first} of job {job} is not on tier {tier} yet{why}; `holdfast sync {job}` goes on")
+            format!(
+                "warning: image {first} of job {job} is not on tier {tier} yet{why}; `holdfast sync \
+                {job}` copies it"
+            )
         })
     };
     cascade.map(|cascade| cascade.states().into_iter().filter_map(line).collect()).unwrap_or_default()

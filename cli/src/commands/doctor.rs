@@ -128,17 +128,16 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: can_serve,
             required: false,
             value: yes(can_serve),
-            advice: "holdfast restart --lazy copies what is compressed or scattered: to serve it takes /dev/fuse, \
-                 open to this user (udev's rules say 0666), and root or user namespaces",
+            advice: "without it holdfast restart --lazy copies compressed or scattered memory; it needs \
+                /dev/fuse, open to this user (mode 0666 by udev's rules), and root or user namespaces",
         },
         Finding {
             what: "ids may be chosen (CAP_CHECKPOINT_RESTORE)",
             good: probe.can_choose_pid,
             required: false,
             value: yes(probe.can_choose_pid),
-            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, files \
-                 can be given to those groups alone that /etc/subgid has, \
-                 and the parent is 1",
+            advice: "a user namespace is used instead: inside, files of other users have owner 65534, \
+                files can have the groups of /etc/subgid only, and the parent process is 1",
         },
         Finding {
             what: "memory file systems may be executed (memfd)",
@@ -168,8 +167,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.kcmp,
             required: false,
             value: yes(probe.kcmp),
-            advice: "the kernel was built without CONFIG_KCMP: descriptors that share an offset are \
-                 told apart by guess",
+            advice: "the kernel was built without CONFIG_KCMP: Holdfast guesses which descriptors share \
+                an offset",
         },
     ]
 }
@@ -179,21 +178,21 @@ fn tracker(probe: &Probe) -> Finding {
     let (value, advice) = match probe {
         Probe { pagemap_scan: false, .. } => (
             "found by content: the kernel has no PAGEMAP_SCAN",
-            "all memory is read at each checkpoint, and what changed is stored; Linux 6.7 or later tracks writes",
+            "each checkpoint reads all memory, and stores the changed pages; Linux 6.7 or later tracks writes",
         ),
         Probe { userfaultfd_user: false, .. } => (
             "found by content: userfaultfd is refused to this user",
-            "all memory is read at each checkpoint, and what changed is stored; have the seccomp filter (of a \
+            "each checkpoint reads all memory, and stores the changed pages; have the seccomp filter (of a \
              container) allow userfaultfd, or use a kernel with CONFIG_USERFAULTFD",
         ),
         Probe { userfaultfd_wp_async: false, .. } => (
             "found by content: userfaultfd cannot write-protect asynchronously",
-            "all memory is read at each checkpoint, and what changed is stored; Linux 6.7 or later, with \
+            "each checkpoint reads all memory, and stores the changed pages; Linux 6.7 or later, with \
              CONFIG_PTE_MARKER_UFFD_WP, tracks writes",
         ),
         Probe { tracking_exact: false, .. } => (
             "found by content: this kernel loses track of memory that mremap moves",
-            "all memory is read at each checkpoint, and what changed is stored; Linux 6.13 or later tracks writes",
+            "each checkpoint reads all memory, and stores the changed pages; Linux 6.13 or later tracks writes",
         ),
         _ => ("tracked by the kernel (userfaultfd, PAGEMAP_SCAN)", ""),
     };
@@ -249,8 +248,8 @@ fn space(folder: &Path) -> Finding {
             Ok(room) => format!("{} of {}", report::size(room.free), report::size(room.all)),
             Err(error) => error.to_string(),
         },
-        advice: "images need as much as the program's memory, compressed: free some, name another store, or bound a \
-                 job by --keep and --max-space",
+        advice: "an image needs as much space as the program's memory, compressed: free space, name \
+            another store, or limit jobs by --keep and --max-space",
     }
 }
 
@@ -262,8 +261,8 @@ fn cuda() -> Finding {
         good,
         required: false,
         value,
-        advice: "a checkpoint of a program that uses CUDA needs NVIDIA's driver 570 or later, for CUDA 12.8, and one \
-                 that lets this user call it for another process (docs/cuda.md)",
+        advice: "a checkpoint of a CUDA program needs NVIDIA's driver 570 (CUDA 12.8) or later, and this \
+            user's right to call it for another process (docs/cuda.md)",
     };
     match ask_driver() {
         Ok(found) => finding(true, found),
@@ -282,15 +281,15 @@ fn keeper() -> Finding {
         good,
         required: false,
         value,
-        advice: "libholdfast keeps device memory in the program: a checkpoint copies what has changed to the host \
-                 while the program waits (docs/cuda.md)",
+        advice: "libholdfast keeps device memory in the program: a checkpoint copies its changes to the \
+            host while the program waits (docs/cuda.md)",
     }
 }
 
 /// Whether device memory can be packed where it is.
 fn nvcomp() -> Finding {
     let (good, value) = match packer::load() {
-        Ok(nvcomp) => (true, format!("nvCOMP {}, for what a keeper has", nvcomp.version())),
+        Ok(nvcomp) => (true, format!("nvCOMP {}, for a keeper's device memory", nvcomp.version())),
         Err(why) => (false, why),
     };
     Finding {
@@ -298,7 +297,8 @@ fn nvcomp() -> Finding {
         good,
         required: false,
         value,
-        advice: "processors compress what is flushed; nvCOMP is in NVIDIA's package nvidia-libnvcomp-cu13 (PyPI): \
+        advice: "the host's processors compress images; nvCOMP is in NVIDIA's package \
+            nvidia-libnvcomp-cu13 (PyPI): \
                  install it, and set HOLDFAST_NVCOMP to the path of its libnvcomp.so.6 (docs/cuda.md)",
     }
 }

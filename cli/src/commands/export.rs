@@ -46,7 +46,10 @@ pub fn run(args: &ExportArgs, root: Option<&Path>) -> Result<(), Failure> {
     let bytes = if args.file == Path::new("-") {
         let out = io::stdout().lock();
         if out.is_terminal() {
-            return Err(Failure::new(Exit::Usage, "an image is not for a terminal; give a file, or a pipe"));
+            return Err(Failure::new(
+                Exit::Usage,
+                "an image cannot go to a terminal; give a file, or a pipe",
+            ));
         }
         write(folder, epoch, &origin, out)?
     } else {

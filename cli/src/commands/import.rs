@@ -91,7 +91,7 @@ fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) ->
     }
     drop(lock);
     report::note(&format!(
-        "image {epoch} was imported as job {name}, {}; `holdfast restart {name}` goes on from it",
+        "image {epoch} was imported as job {name}, {}; `holdfast restart {name}` restarts it",
         report::size(bytes)
     ));
     Ok(())

@@ -255,7 +255,7 @@ fn tier_text(row: &TierRow) -> String {
         line.push_str(&format!(", copying image {}: {done} of {total}", copy.epoch));
     }
     if let Some(why) = &row.record.read_only {
-        line.push_str(&format!(", only read: {why}"));
+        line.push_str(&format!(", read-only: {why}"));
     }
     if let Some(why) = &row.record.single_writer {
         line.push_str(&format!(", for a single writer: {why}; run the job on one host at a time"));

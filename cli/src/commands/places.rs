@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Which tiers a command is about.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Which {
-    /// On this tier; `local` is the store, `memory` what is above it (may be given more than once) [default: both]
+    /// On this tier; `local` is the store, `memory` the tier above it (may be given more than once) [default: both]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "all_tiers")]
     pub tier: Vec<TierSpec>,
     /// On the store and all tiers of the job

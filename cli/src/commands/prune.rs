@@ -51,8 +51,7 @@ struct Wanted<'a> {
 pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     if args.which.tier.iter().any(TierSpec::is_memory) {
-        let text =
-            "memory is left by itself when the store has its images; --tier local deletes images from both";
+        let text = "images leave memory by themselves when the store has them; --tier local deletes images from both";
         return Err(Failure::new(Exit::Usage, text));
     }
     let store = crate::names::open_store(root)?;
@@ -124,7 +123,7 @@ fn of_job(
     }
     report.freed = if args.dry_run { report.sum() } else { act(&wanted, &plan, &seen, &report)? };
     let failed = unreachable.filter(|_| args.which.is_given());
-    Ok((report, failed.map(|exit| Failure::new(exit, "not all tiers could be asked"))))
+    Ok((report, failed.map(|exit| Failure::new(exit, "some tiers did not answer"))))
 }
 
 /// The job's lock; none: it runs, and its agent does what can be done.

@@ -209,12 +209,12 @@ fn charts(rows: &[Row]) -> String {
     let pages = |value: f64| format!("{value:.0}");
     let mut out = section(
         "Stop time",
-        "How long the program did not run, image by image, and for what.",
+        "The stop time of each image, by cause.",
         &stacked("stop time by image", &STOP_PARTS, &stops, milliseconds),
     );
     out += &section(
         "Size",
-        "What each image added to the store.",
+        "The bytes that each image added to the store.",
         &stacked("size by image", &["stored"], &sizes, bytes),
     );
     out += &section(
@@ -331,7 +331,7 @@ fn lower_tiers(record: &TiersRecord) -> String {
         })
         .collect();
     let cells = table(&["TIER", "IMAGES", "NEWEST", "WAITING", "ERROR"], &rows, &[1, 2, 3]);
-    section("Lower tiers", "As the job's agent has written it down last.", &cells)
+    section("Lower tiers", "The state that the job's agent has recorded last.", &cells)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     }
     let mut settings = args.settings();
     if settings.rollback_files && settings.save_files == SaveFiles::None {
-        let what = "--rollback-files saves files, and --save-files=none says that none are to be saved";
+        let what = "--rollback-files saves files, and --save-files=none saves none: give one of the two";
         return Err(Failure::new(Exit::Usage, what));
     }
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
@@ -111,7 +111,7 @@ fn make_way(args: &RunArgs, job: &Job) -> Result<(), Failure> {
             all => format!("{} images", all.len()),
         };
         let text = format!(
-            "job {name} has {has} of another program, `{}`; give this one another name, or delete them by --replace",
+            "job {name} has {has} of another program, `{}`; choose another name, or delete them by --replace",
             command.join(" ")
         );
         return Err(Failure::new(Exit::Refused, text));
@@ -146,7 +146,7 @@ fn resume(
     compare(args, &job, &old)?;
     if let Some(last) = LastRun::read(&job).filter(LastRun::is_done) {
         let text = format!(
-            "job {name} {}: nothing is left to be run; without --resume it starts afresh",
+            "job {name} {}: there is nothing left to run; without --resume it starts afresh",
             last.end_text()
         );
         report::note(&text);
@@ -181,7 +181,8 @@ fn compare(args: &RunArgs, job: &Job, old: &Recipe) -> Result<(), Failure> {
     }
     let name = job.name();
     let text = format!(
-        "job {name} is another one: {}; give this one another name, or go on with job {name} as it was, by --force",
+        "job {name} is not the same: {}; choose another name, or use --force to go on with job {name} as \
+         it was",
         different.join("; ")
     );
     Err(Failure::new(Exit::Refused, text))
@@ -198,8 +199,8 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
     match locate::locate(store, name, None, tiers) {
         Err(failure) if failure.exit == Exit::NotFound => Ok(None),
         Err(failure) => {
-            let message =
-                "the job's tiers cannot be asked for an image; without --resume the program starts afresh";
+            let message = "the job's tiers do not answer, and may have an image; without --resume the program \
+                 starts afresh";
             Err(Failure { message: message.into(), ..failure })
         }
         Ok(located) => Ok(locate::of_last_run(store, name, located)),

@@ -77,7 +77,7 @@ fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> S
         record.host.hostname, record.host.kernel_release, record.host.cpu
     );
     if let Some(level) = record.host.baseline {
-        let _ = writeln!(out, "  baseline   {level}: what the program was told to keep to");
+        let _ = writeln!(out, "  baseline   {level}: the instructions that the program may use");
     }
     for process in record.processes() {
         if let Some(cuda) = &process.cuda {

@@ -117,7 +117,7 @@ fn finish(job: &str, states: &[TierStatus]) -> Result<(), Failure> {
             }
             (None, _) if state.read_only.is_some() => {
                 let why = state.read_only.as_deref().unwrap_or_default();
-                report::result(&format!("tier {tier} is only read: {why}\n"))?;
+                report::result(&format!("tier {tier} is read-only: {why}\n"))?;
             }
             (None, Some(newest)) => report::result(&format!("tier {tier}: newest image {newest}\n"))?,
             (None, None) => report::result(&format!("tier {tier}: no image\n"))?,

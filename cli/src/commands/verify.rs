@@ -103,12 +103,13 @@ pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
     let bad = images().filter(|verdict| !verdict.good).count();
     match (bad, unreachable) {
         (0, None) => Ok(()),
-        (0, Some(exit)) => Err(Failure::new(exit, "not all tiers could be asked")),
+        (0, Some(exit)) => Err(Failure::new(exit, "some tiers did not answer")),
         (bad, _) => {
             let hint = if args.repair {
                 "use an older image".to_owned()
             } else {
-                format!("`holdfast verify {} --repair` puts back what another tier has intact", name.job)
+                let job = &name.job;
+                format!("`holdfast verify {job} --repair` repairs them from intact copies on other tiers")
             };
             let count = images().count();
             Err(Failure::new(Exit::BadImage, format!("{bad} of {count} images are damaged; {hint}")))

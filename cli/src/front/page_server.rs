@@ -63,7 +63,7 @@ pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>)
         Some(file) if answer[..len] == *READY => Ok(file),
         _ => {
             let told = String::from_utf8_lossy(&answer[..len]);
-            let why = if told.is_empty() { "it ended; agent.log says more".into() } else { told };
+            let why = if told.is_empty() { "it ended; see agent.log".into() } else { told };
             Err(Failure::new(crate::exit::Exit::Internal, format!("no page server: {why}")))
         }
     }

@@ -50,9 +50,9 @@ impl Patience {
         while let Some(there) = what() {
             if self.left().is_zero() {
                 let message = match self.limit.as_secs() {
-                    0 => format!("{there} is ending, and has not ended yet: --wait 30s waits for it"),
+                    0 => format!("{there} is still ending: --wait 30s waits for it"),
                     limit => {
-                        format!("{there} is ending, and has not ended in {limit} s: --wait TIME waits longer")
+                        format!("{there} has not ended within {limit} s: --wait TIME waits longer")
                     }
                 };
                 return Err(Failure::new(Exit::Refused, message));

@@ -184,8 +184,8 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {
         let log = crate::log::path(request.job);
         let what =
-            "the program was ended by SIGBUS, perhaps by a page that its page server could not give it";
-        report::note(&format!("{what}: {} says more; restart --eager reads all before", log.display()));
+            "the program was killed by SIGBUS, perhaps because its page server could not supply a page";
+        report::note(&format!("{what}: see {}; restart --eager reads all memory first", log.display()));
     }
     Ok(ending)
 }

@@ -414,7 +414,7 @@ impl Front<'_> {
         self.lost_told = true;
         let strict = self.settings.strict;
         report::warn(&format!(
-            "the agent of job {} has ended{}; {} may say more",
+            "the agent of job {} has ended{}; see {}",
             self.job.name(),
             if strict { "" } else { ": the program runs on, without checkpoints" },
             crate::log::path(self.job).display()

@@ -25,8 +25,8 @@ use std::time::Duration;
 /// How long a keeper may take for one thing: loading a driver takes seconds, and so may filling a device.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// There is none any more.
-const LOST: &str = "the keeper of the program's device memory has ended, and with it what it had for the image; the \
-                    program has its memory, and libholdfast keeps it from now on: try again";
+const LOST: &str = "the keeper of the program's device memory has ended, and its data for the image is \
+lost; libholdfast keeps the memory of the program from now on: try again";
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -94,7 +94,8 @@ impl Keeper {
             };
             if names.len() != files.len() {
                 return Err(format!(
-                    "of {} descriptors of device memory {} have come: this process has room for no more (ulimit -Hn)",
+                    "of {} descriptors of device memory only {} arrived: raise the limit of open files \
+                     (ulimit -Hn)",
                     names.len(),
                     files.len()
                 ));

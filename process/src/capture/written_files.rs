@@ -345,12 +345,15 @@ impl Sight {
 
 /// Of what cannot be read.
 pub fn unreadable(error: &io::Error) -> String {
-    format!("--save-files is to save it, and it cannot be read: {error}; make it readable, or do without")
+    format!(
+        "--save-files has to save it, and it cannot be read: {error}; make it readable, or run \
+        without --save-files"
+    )
 }
 
 fn too_much(limit: u64) -> String {
     format!(
-        "--save-files is to save it, and goes no further than {limit} bytes for all files: give a larger limit"
+        "--save-files has to save it, and goes no further than {limit} bytes for all files: give a larger limit"
     )
 }
 

@@ -88,7 +88,7 @@ impl fmt::Display for DataError {
             Step::Adopt => "taking over the device memory that its keeper had",
             Step::Leave => "copying its device memory to the host",
             Step::Return => "copying its device memory back",
-            Step::Measure => "looking what of its device memory has changed",
+            Step::Measure => "looking for changes in its device memory",
         };
         write!(f, "process {pid} ({name}): {what}")?;
         if let Some(block) = self.block.checked_sub(1) {
@@ -110,7 +110,7 @@ impl fmt::Display for DataError {
             ),
             Some((0, OUT_OF_MEMORY)) => write!(
                 f,
-                ": {function}{}: the device has no room; have other programs give memory back",
+                ": {function}{}: the device has no free memory; free memory of other programs",
                 cuda::describe(lower(OUT_OF_MEMORY))
             ),
             Some((0, result)) => {
@@ -128,12 +128,12 @@ impl fmt::Display for DataError {
                 io::Error::from_raw_os_error(lower(result)),
                 limits_of(pid)
             ),
-            Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": the keeper, which has it, does not answer"),
+            Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": its keeper does not answer"),
             Some((_, result)) => write!(f, ": libholdfast does not do that now ({result:#x})"),
         }?;
         match self.result {
             Some(CudaData::FAULT_DAMAGED) => Ok(()),
-            _ if self.away => f.write_str("; its calls of CUDA wait until it is back"),
+            _ if self.away => f.write_str("; its CUDA calls wait until the memory is back"),
             _ => Ok(()),
         }
     }

@@ -77,7 +77,7 @@ fn said(there: &[CudaDevice], here: &[CudaDevice], wanted: &str) -> Result<Vec<P
         };
         let pair = Pair { old: one_of(old, there, "the image")?, new: one_of(new, here, "this machine")? };
         if found.iter().any(|other| other.old == pair.old || other.new == pair.new) {
-            return Err(format!("{word} names a device that another pair has"));
+            return Err(format!("{word} names a device of another pair"));
         }
         found.push(pair);
     }

@@ -98,7 +98,7 @@ pub fn put_back(saved: &JobFile, process: &ProcessRecord) -> Result<(), String> 
     }
     if let Some(pid) = user_of(path) {
         let name = crate::refuse::name_of(pid);
-        return Err(of(format!("process {pid} ({name}) uses it: end that before the restart")));
+        return Err(of(format!("process {pid} ({name}) uses it: end that process before the restart")));
     }
     write(saved, &Opener::of(process)).map_err(of)
 }

@@ -136,7 +136,7 @@ fn in_state(state: CudaState) -> String {
             format!("its CUDA is {state}: the driver cannot go on with it; restart an older image")
         }
         _ => {
-            format!("its CUDA is {state} already, by something else (cuda-checkpoint?): have that end first")
+            format!("its CUDA is {state} already, by another program (cuda-checkpoint?): end that first")
         }
     }
 }

@@ -102,7 +102,7 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     let pid = born.0;
     // The program is the last to die of memory.
     if let Err(error) = attributes::end_first(pid) {
-        tracing::warn!("the frozen copy is not the first to die of memory: oom_score_adj: {error}");
+        tracing::warn!("the kernel may kill another process before the frozen copy: oom_score_adj: {error}");
     }
     fault::point("clone-done");
     fails("clone-done", pid)?;

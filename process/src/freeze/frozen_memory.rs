@@ -185,7 +185,7 @@ pub(crate) struct Living {
 
 fn killed() -> io::Error {
     io::Error::other(
-        "the frozen copy of the program was killed, as the kernel does where memory is short so that the program lives",
+        "the kernel has killed the frozen copy of the program, because memory is short; the program runs on",
     )
 }
 

@@ -294,8 +294,8 @@ fn control_group(pid: i32) -> Option<Vec<u8>> {
 }
 
 fn busy() -> CutError {
-    let what = "processes above the job have children that come and go all the time, so that none of the job's is \
-                known to be among them";
+    let what = "processes above the job start and end children all the time, so Holdfast cannot tell \
+        whether one of them is of the job";
     CutError::Busy { what: what.into() }
 }
 

@@ -46,8 +46,8 @@ fn line(folder: &Path, files: &[&Path]) -> String {
     let has_gone = is_gone(folder);
     if let ([file], false) = (files, has_gone) {
         return format!(
-            "{}: the program has this file, and it is gone; put it back, or say where it is now (restart --map \
-             OLD=NEW)",
+            "{}: the program has this file, and it is gone; put it back, or give its new path (restart \
+             --map OLD=NEW)",
             file.display()
         );
     }
@@ -61,12 +61,12 @@ fn line(folder: &Path, files: &[&Path]) -> String {
     let (folder, names) = (folder.display(), names.join(", "));
     match has_gone {
         true => format!(
-            "{folder}: this folder is gone, and the program has files in it ({names}{more}); put it back, or say \
-             where it is now (restart --map OLD=NEW)"
+            "{folder}: this folder is gone, and the program has files in it ({names}{more}); put it back, \
+             or give its new path (restart --map OLD=NEW)"
         ),
         false => format!(
-            "{folder}: files of the program are gone from here ({names}{more}); put them back, or say where they are \
-             now (restart --map OLD=NEW)"
+            "{folder}: files of the program are gone from here ({names}{more}); put them back, or give \
+             their new paths (restart --map OLD=NEW)"
         ),
     }
 }

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What to do about something that is not where it was.
-const REMEDY: &str = "put it back, or say where it is now (restart --map OLD=NEW)";
+const REMEDY: &str = "put it back, or give its new path (restart --map OLD=NEW)";
 
 /// What differs between the recorded host and this one, and files that changed: one line each. Empty: a restart may be
 /// tried.

@@ -53,7 +53,7 @@ impl<'a> ForeignVdso<'a> {
     pub fn obstacles(&self, record: &ProcessRecord) -> Vec<String> {
         let release = &self.host.kernel_release;
         if let Err(error) = redirected(&self.host.vdso.0, &self.new, 0) {
-            return vec![format!("this is not kernel {release}, and {error}: restart under that one")];
+            return vec![format!("this is not kernel {release}, and {error}: restart under that kernel")];
         }
         let inside = |process: &ProcessRecord| {
             let region = region(process)?;

@@ -64,7 +64,7 @@ const STATUSES: &[(c_int, &str)] = &[
 #[derive(Debug, Error)]
 pub enum NvcompError {
     /// It cannot be loaded, or lacks a function.
-    #[error("{path}: {reason}; without it, processors pack what is flushed")]
+    #[error("{path}: {reason}; without it, the host's processors compress images")]
     Load {
         /// Which library.
         path: String,
@@ -80,7 +80,7 @@ pub enum NvcompError {
         version: String,
     },
     /// A call has failed.
-    #[error("{function}: {status}; what it was to pack stays as it is")]
+    #[error("{function}: {status}; its data stays uncompressed")]
     Call {
         /// Of nvCOMP.
         function: &'static str,
@@ -88,13 +88,13 @@ pub enum NvcompError {
         status: String,
     },
     /// It says what cannot be.
-    #[error("nvCOMP says {what}; what it was to pack stays as it is")]
+    #[error("nvCOMP says {what}; its data stays uncompressed")]
     Nonsense {
         /// What.
         what: String,
     },
     /// The caller's chunks cannot be packed together.
-    #[error("{what}; what was to be packed stays as it is")]
+    #[error("{what}; its data stays uncompressed")]
     Chunks {
         /// Why.
         what: String,

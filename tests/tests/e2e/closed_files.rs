@@ -90,7 +90,7 @@ fn what_was_written_after_the_image_is_put_back_if_that_was_asked_for() {
         ensure!([lines(6, 11), "10".to_owned()].iter().all(|text| texts.contains(text)), "{texts:?}{said}");
         let neither = bed.say(&["run", "--rollback-files", "--save-files=none", "--", "true"])?;
         ensure!(
-            neither.code() == 64 || neither.stderr.contains("none are to be saved"),
+            neither.code() == 64 || neither.stderr.contains("--save-files=none saves none"),
             "{}",
             neither.stderr
         );

@@ -101,7 +101,7 @@ fn only_chunks_that_kernels_wrote_are_copied() {
             ensure!(text.contains(words), "{words}: {text}");
         }
         let told = say(bed, &["check", JOB])?.success()?.stdout;
-        ensure!(told.contains("MiB, libholdfast's: what has changed"), "{told}");
+        ensure!(told.contains("MiB, kept by libholdfast: changes"), "{told}");
         kill_program(pid, &mut front)?;
         let mut command = bed.restart_command(JOB, &[])?;
         let mut front = with_driver(bed, &mut command)?.spawn()?;
@@ -337,7 +337,7 @@ fn a_device_that_has_no_room_for_the_way_back_is_waited_for() {
         for words in [
             "copying its device memory back, block 0: cuMemCreate of ",
             " MiB: out of memory (error 2): the device has no room",
-            "its calls of CUDA wait until it is back",
+            "its CUDA calls wait until the memory is back",
             "is committed",
         ] {
             ensure!(told.contains(words), "{words}: {told}");

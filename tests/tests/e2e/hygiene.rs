@@ -276,7 +276,7 @@ fn images_of_a_running_job_and_of_several_are_pruned() {
         }
         let newest = bed.say(&["prune", "j@4"])?;
         ensure!(
-            newest.code() == 69 && newest.stderr.contains("it is the newest of a job that runs"),
+            newest.code() == 69 && newest.stderr.contains("it is the newest image of a running job"),
             "{}",
             newest.stderr
         );

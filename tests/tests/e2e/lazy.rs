@@ -208,7 +208,7 @@ fn a_damaged_page_is_never_handed_out() {
             (is_sigbus || code == BAD_IMAGE) && !out.contains("FAIL") && !out.contains("PASS"),
             "{code}: {out}{told}"
         );
-        ensure!(!is_sigbus || told.contains("ended by SIGBUS, perhaps by a page"), "{told}");
+        ensure!(!is_sigbus || told.contains("killed by SIGBUS, perhaps because its page server"), "{told}");
         bed.check_clean(JOB)
     });
 }

@@ -167,8 +167,8 @@ fn a_file_that_is_missing_at_a_restart_is_named() {
         kill_program(pid, &mut front)?;
         fs::remove_file(bed.work().join("data"))?;
         let line = format!(
-            "{}: the program has this file, and it is gone; put it back, or say where it is now (restart --map \
-             OLD=NEW)",
+            "{}: the program has this file, and it is gone; put it back, or give its new path (restart \
+             --map OLD=NEW)",
             bed.work().join("data").display()
         );
         says(&bed.say(&["restart", "j"])?, 69, &line)

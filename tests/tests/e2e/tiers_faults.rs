@@ -229,10 +229,10 @@ fn a_tier_that_is_only_read_is_listed_and_restarted_from_and_never_written() {
                 && tier["error"].is_null()
         })?;
         let text = bed.say(&["list", JOB])?.success()?.stdout;
-        ensure!(text.contains(", only read: a web server is only read"), "{text}");
+        ensure!(text.contains(", read-only: it is a web server"), "{text}");
         bed.say(&["sync", JOB])?.success()?;
-        bed.until("a word", PATIENCE, || bed.text("restart.err").contains(" is only read: "))?;
-        let said = bed.text("restart.err").matches(" is only read: ").count();
+        bed.until("a word", PATIENCE, || bed.text("restart.err").contains(" is read-only: "))?;
+        let said = bed.text("restart.err").matches(" is read-only: ").count();
         ensure!(said == 1, "{}", bed.text("restart.err"));
         ensure!(server.keys() == before, "nothing was written");
         bed.may_end()?;
@@ -260,7 +260,7 @@ fn read_only_folder(bed: &Bed) -> Result<()> {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555))?;
     restarts(bed, &server, &["--tier", &address])?;
     let said = bed.text("restart.err");
-    ensure!(said.contains(" is only read: this user may not write to the folder"), "{said}");
+    ensure!(said.contains(" is read-only: this user may not write to the folder"), "{said}");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }

@@ -82,8 +82,8 @@ fn what_finds_no_room_in_memory_goes_to_the_store_at_once() {
         let (mut front, pid) = start(bed, &["--tier", "memory,max=4K"])?;
         bed.say(&["checkpoint", JOB])?.success()?;
         bed.say(&["checkpoint", JOB])?.success()?;
-        bed.until("a line", PATIENCE, || bed.text("err").contains("image 1 went past tier memory"))?;
-        ensure!(bed.text("err").matches("went past tier memory").count() == 1, "{}", bed.text("err"));
+        bed.until("a line", PATIENCE, || bed.text("err").contains("image 1 went to the store instead"))?;
+        ensure!(bed.text("err").matches("instead of tier memory").count() == 1, "{}", bed.text("err"));
         until_places(bed, &[&["local"], &["local"]])?;
         kill_all(bed, JOB, &mut front, pid)?;
         // Nothing is needed of memory.

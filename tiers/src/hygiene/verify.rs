@@ -351,7 +351,7 @@ impl Look<'_> {
 pub(super) fn bad_recipe(bytes: &[u8]) -> Option<String> {
     match serde_json::from_slice::<serde_json::Value>(bytes) {
         Ok(value) if value.is_object() => None,
-        Ok(_) => Some("it is no settings of a job".into()),
+        Ok(_) => Some("it does not hold the settings of a job".into()),
         Err(error) => Some(error.to_string()),
     }
 }

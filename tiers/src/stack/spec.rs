@@ -82,7 +82,7 @@ fn count(rule: &str, value: &str) -> Result<u64, String> {
 fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, for example 64M, 200G or 2T");
     if size::lacks_unit(text) {
-        return Err(format!("{text} has no unit, and is hardly meant as bytes; write {text}M or {text}G"));
+        return Err(format!("{text} has no unit, and would be bytes; write {text}M or {text}G"));
     }
     size::parse(text).filter(|&bytes| bytes > 0).ok_or_else(wrong)
 }

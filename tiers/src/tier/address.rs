@@ -193,7 +193,7 @@ fn checked_path(path: &str) -> Result<String, String> {
 
 pub(crate) fn absolute(path: &str) -> Result<PathBuf, String> {
     if !path.starts_with('/') {
-        return Err("a path has to begin with /: what it is relative to changes".to_owned());
+        return Err("a path has to begin with /: a relative path depends on the working folder".to_owned());
     }
     // By its components: // and /./ and a / at the end mean nothing.
     Ok(Path::new(path).components().collect())

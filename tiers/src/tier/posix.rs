@@ -43,7 +43,7 @@ pub(super) fn not_own(owner: u32, mode: u32) -> Option<String> {
 pub(crate) fn why_read_only(path: &Path) -> Option<String> {
     match eaccess(path, AccessFlags::W_OK) {
         Err(Errno::EACCES) => Some("this user may not write to the folder".into()),
-        Err(Errno::EROFS) => Some("its file system is mounted for reading alone".into()),
+        Err(Errno::EROFS) => Some("its file system is mounted read-only".into()),
         _ => None,
     }
 }

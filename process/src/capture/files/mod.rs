@@ -59,10 +59,10 @@ use unlinked::Covered;
 pub const NAMELESS_LIMIT: u64 = 64 << 20;
 /// What /proc appends to the path of a file that was deleted.
 pub(crate) const DELETED: &[u8] = b" (deleted)";
-const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that \
-                          folder: a restart could not find it";
-const NOT_LISTED: &str = "the name by which it was opened was removed, and its folder is not listed for the other that \
-                          it has: an inotify instance of the program would see that; watch without IN_OPEN, \
+const OTHER_NAME: &str = "the name by which it was opened was removed, and its other name is not in that \
+folder: a restart could not find it";
+const NOT_LISTED: &str = "the name by which it was opened was removed, and Holdfast does not search its \
+folder for the other name: an inotify instance of the program would notice; watch without IN_OPEN, \
                           IN_ACCESS and IN_CLOSE_NOWRITE";
 /// Devices without state.
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];

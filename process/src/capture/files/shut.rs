@@ -10,8 +10,8 @@ use holdfast_sys::socket::{self, tcp_state};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// How a connection is refused that shows at one end only that something was shut.
-pub(super) const BEFORE: &str = "a connection of which one end was shut down (shutdown(2)) before it was connected, so \
-                                 that the other does not know: not supported; close it, or shut it down again";
+pub(super) const BEFORE: &str = "one end of the connection was shut down (shutdown(2)) before it was \
+connected, and the other end does not know: not supported; close it, or shut it down again";
 
 /// Of a unix socket that is not connected. What is shut at one end of a connection shows at the other.
 pub(super) fn of_unix(kernel: &UnixSocket, state: &SocketState) -> u8 {

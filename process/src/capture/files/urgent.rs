@@ -17,8 +17,8 @@ const SIOCATMARK: libc::c_ulong = 0x8905;
 /// Options by which the kernel tells of senders (net/unix/af_unix.c, unix_stream_read_generic): SO_PASSCRED,
 /// SO_PASSSEC, SO_PASSPIDFD (asm-generic/socket.h).
 const OF_SENDERS: [i32; 3] = [16, 34, 76];
-const HIDDEN: &str = "a byte that was sent out of band (MSG_OOB) waits in it, and what lies behind cannot be seen \
-                      (with SO_PASSCRED, or TCP before Linux 6.9); try again when it was received";
+const HIDDEN: &str = "a byte that was sent out of band (MSG_OOB) waits in it, and the data behind it \
+cannot be read (with SO_PASSCRED, or TCP before Linux 6.9); try again when it was received";
 const ON_ITS_WAY: &str = "a byte that was sent out of band (MSG_OOB) is on its way; try again";
 
 /// What waits in a stream.

@@ -127,7 +127,7 @@ fn refuse_parted(table: &FileTable) -> Result<(), RebuildError> {
         };
         if now(path) != now(&content.path) {
             let what = format!(
-                "it was the same file as {0} and is another one now; make it that again (ln {0})",
+                "it was a hard link to {0} and is a separate file now; link it again (ln {0})",
                 content.path
             );
             return Err(RebuildError::file(path, what));

@@ -247,7 +247,7 @@ fn make(about: &IpcObject, kind: IpcKind) -> Result<Claimed, RebuildError> {
     let id = choose_id::with_id(next_id(kind), wanted, create, |id| kind.remove(id)).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::EEXIST) => RebuildError::Refused(format!(
-                "{} is gone, and what has its key {:#x} now is another one: remove that (ipcrm), or restart again",
+                "{} is gone, and another object has its key {:#x} now: remove that (ipcrm), or restart again",
                 about.name(),
                 about.key
             )),

@@ -137,7 +137,7 @@ fn refuse_taken(table: &FileTable, path: &Name, now: &fs::Metadata) -> Result<()
         _ => false,
     };
     if table.descriptions.iter().any(|description| is_there(&description.object)) {
-        let what = "another file that the program had open has its name now; give both their names back";
+        let what = "another open file of the program has its name now; rename both as they were";
         return Err(RebuildError::file(path, what));
     }
     Ok(())
@@ -152,7 +152,7 @@ fn copy_back(
     (saved_dir, opener): (&Path, &Opener),
 ) -> Result<String, RebuildError> {
     let failed = |error: io::Error| {
-        let what = format!("it cannot be made anew of {other}, as it is called now: {error}");
+        let what = format!("it cannot be made anew from {other}, its name now: {error}");
         RebuildError::file(path, what)
     };
     let now = source.metadata().map_err(failed)?;

@@ -74,7 +74,7 @@ impl MissingFolders {
             let Some(opener) = openers.get(place(by)).filter(|_| !folder.is_dir()) else { continue };
             made.make_with_parents(&folder, need, opener, &known).map_err(|error| {
                 let what = format!(
-                    "the folder is gone and cannot be made anew: {error}; make it, or say where it is now \
+                    "the folder is gone and cannot be made anew: {error}; make it, or give its new path \
                      (restart --map OLD=NEW)"
                 );
                 RebuildError::file(&Name::from(folder.as_path()), what)

@@ -37,8 +37,8 @@ const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 const UNIX: u16 = libc::AF_UNIX as u16;
 
 /// What is wrong with a path that has a symbolic link in it.
-const LINKED: &str = "a part of this path is a symbolic link now, and none was at the checkpoint; say where the file \
-                      is (restart --map OLD=NEW)";
+const LINKED: &str = "a part of this path is a symbolic link now, and none was at the checkpoint; give \
+the new path of the file (restart --map OLD=NEW)";
 
 /// A path as the kernel takes it.
 pub fn c_path(path: &Name) -> Result<CString, RebuildError> {
@@ -273,7 +273,7 @@ impl Opener {
         };
         let gone = || {
             let error = io::Error::from_raw_os_error(libc::ENOENT);
-            failed(format!("{error}; put it back, or say where it is (restart --map OLD=NEW)"))
+            failed(format!("{error}; put it back, or give its new path (restart --map OLD=NEW)"))
         };
         let found = self.find(path, was)?.ok_or_else(gone)?;
         let opened = self.open_found(&found, flags).map_err(|error| failed(error.to_string()))?;

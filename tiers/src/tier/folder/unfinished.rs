@@ -111,7 +111,7 @@ impl Unfinished {
         match errno {
             Errno::ENOENT => Err(TierError::Unavailable {
                 object: self.object(),
-                why: "another one has removed the unfinished file, or its folder".to_owned(),
+                why: "another process has removed the unfinished file, or its folder".to_owned(),
             }),
             errno => Err(self.folder.failed(call, &self.name)(errno)),
         }

@@ -103,7 +103,7 @@ pub(super) fn make(base: &Path, dir: &Path, name: &str) -> Result<Home, TierErro
     };
     let root = names.find(is_free).ok_or_else(|| TierError::Settings {
         object: posix::shown(&top),
-        why: format!("the memory of {name} there is of jobs that cannot be seen now; remove it"),
+        why: format!("the memory of {name} there is of jobs in a store that cannot be seen now; remove it"),
     })?;
     let failed = || TierError::io("link", posix::shown(&root));
     // Again, if another agent has found the folder before it had the link, and removed it as one that is left over.

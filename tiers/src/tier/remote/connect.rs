@@ -149,8 +149,7 @@ fn http(secure: bool, host: &str, name: &str, patience: Patience) -> Result<Arc<
     }
     if let Some(authorization) = env("HOLDFAST_HTTP_AUTHORIZATION") {
         if !secure {
-            let why =
-                "HOLDFAST_HTTP_AUTHORIZATION is for https:// only: here anybody on the way could read it";
+            let why = "HOLDFAST_HTTP_AUTHORIZATION is for https:// only: without TLS others could read it";
             return Err(settings(name, why.to_owned()));
         }
         let mut value = HeaderValue::from_str(&authorization)

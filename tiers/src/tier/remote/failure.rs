@@ -95,7 +95,7 @@ impl Answer {
         Answer::Status {
             status,
             code: String::new(),
-            message: format!("and sends us on to {server:?}, which is not followed"),
+            message: format!("and redirects to {server:?}, which is not followed"),
         }
     }
 

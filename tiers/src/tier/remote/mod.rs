@@ -85,7 +85,7 @@ impl RemoteTier {
             bandwidth: None,
             mappable: false,
             single_writer: None,
-            read_only: (!writable).then(|| "a web server is only read".to_owned()),
+            read_only: (!writable).then(|| "it is a web server".to_owned()),
         };
         let requests = Requests::new(&name)?;
         let place = Place { store, requests, patience, prefix, name, left: Default::default() };
@@ -95,7 +95,7 @@ impl RemoteTier {
     /// Whether the server refuses to replace an object; asked until there is an answer.
     fn conditional(&self) -> Result<bool, TierError> {
         if !self.writable {
-            let why = "a web server is only read; write to the file system or the object store behind it"
+            let why = "a web server is read-only; write to the file system or the object store behind it"
                 .to_owned();
             return Err(TierError::Settings { object: self.place.name.clone(), why });
         }

@@ -288,7 +288,7 @@ fn a_web_server_is_only_read() {
         [tier.publish(&name("a"), b""), tier.remove(&name("a")), tier.create(&name("a"), None).map(drop)]
     {
         assert!(
-            matches!(&refused, Err(TierError::Settings { why, .. }) if why.contains("only read")),
+            matches!(&refused, Err(TierError::Settings { why, .. }) if why.contains("read-only")),
             "{refused:?}"
         );
     }
