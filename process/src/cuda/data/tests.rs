@@ -154,7 +154,7 @@ fn what_cannot_come_back_keeps_the_gate_closed() {
     let bed = Bed::new(&[0, 0, 2, 2, 2, 2]);
     let held = leave(bed.gates(), LIMITS).unwrap();
     let told = held.back(&mut CudaStop::default()).unwrap_err();
-    assert!(told.contains("the device has no room") && told.contains("calls of CUDA wait"), "{told}");
+    assert!(told.contains("the device has no free memory") && told.contains("CUDA calls wait"), "{told}");
     assert!(!bed.is_open());
     assert_eq!(bed.data.arguments[0].load(SeqCst), CudaData::OPENS_GATE);
     // One failure is made up for.

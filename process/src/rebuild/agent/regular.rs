@@ -395,7 +395,7 @@ mod tests {
         fs::rename(&first, &third).unwrap();
         fs::rename(&second, &first).unwrap();
         let error = put_back(&found(&[&one, &other], &saved).files, &saved).unwrap_err().to_string();
-        assert!(error.contains("names back"), "{error}");
+        assert!(error.contains("rename both"), "{error}");
         assert_eq!(
             (fs::read(&first).unwrap(), fs::read(&third).unwrap()),
             (b"second".to_vec(), b"first".to_vec())
