@@ -1,5 +1,6 @@
 //! The command line: the one definition that help, errors and shell completions come from.
 
+use crate::commands::copies::CopyArgs;
 use crate::commands::places::Which;
 use crate::completion::jobs;
 use crate::inherited_fds::InheritedFd;
@@ -200,21 +201,16 @@ Examples:
 Examples:
   holdfast verify sim               (all images in the store)
   holdfast verify sim@3 --tier dir=/pfs/me
-  holdfast verify sim --all-tiers --repair")]
+  holdfast verify sim --all-tiers --repair
+  holdfast verify                   (all jobs of the store)")]
     Verify(VerifyArgs),
     /// Copy images to the tiers that lack them
     #[command(after_help = "\
 Examples:
   holdfast sync sim                 (after the death of an agent; a live one tries again at once)
-  holdfast sync --wait sim          (until every tier has its images)")]
-    Sync {
-        /// Name of the job
-        #[arg(add = jobs())]
-        job: String,
-        /// Try again until every tier has its images
-        #[arg(long)]
-        wait: bool,
-    },
+  holdfast sync --wait sim          (until every tier has its images)
+  holdfast sync --tier dir=/pfs/me sim")]
+    Sync(SyncArgs),
     /// Copy an image from a lower tier back into the store
     #[command(after_help = "\
 Examples:
@@ -348,6 +344,10 @@ pub struct RunArgs {
     /// Keep the newest N images of this run in the store; 0: all
     #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
+    /// Keep the newest image of each of the last N days that have one (UTC), and of the others the newest, or as many
+    /// as --keep says; 0: no such rule
+    #[arg(long, value_name = "N")]
+    pub keep_daily: Option<u64>,
     /// Copy images to this tier, too, in the background: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s], for
     /// example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first). ADDRESS local: rules for
     /// the store itself. memory[,keep=N][,max=SIZE]: images go into memory first, and from there to the store
@@ -471,6 +471,8 @@ impl Command {
             Command::Checkpoint(args) => args.json,
             Command::Stop(args) => args.json,
             Command::Verify(args) => args.json,
+            Command::Sync(args) => args.copy.json,
+            Command::Fetch(args) => args.copy.json,
             Command::Prune(args) => args.json,
             Command::Rm(args) => args.json,
             _ => false,
@@ -488,6 +490,7 @@ impl RunArgs {
         Settings {
             every_s: self.every.map(|time| time.as_secs()),
             keep: self.keep.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+            keep_daily: self.keep_daily.filter(|&days| days > 0),
             max_space: self.max_space,
             engine: self.engine,
             order: self.order,
@@ -686,15 +689,26 @@ impl StdioChoice {
     }
 }
 
+/// `holdfast sync`.
+#[derive(Debug, Args)]
+pub struct SyncArgs {
+    /// Name of the job
+    #[arg(add = jobs())]
+    pub job: String,
+    /// How.
+    #[command(flatten)]
+    pub copy: CopyArgs,
+}
+
 /// `holdfast fetch`.
 #[derive(Debug, Args)]
 pub struct FetchArgs {
     /// JOB (the newest image that any tier has) or JOB@N
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
     pub image: ImageName,
-    /// Tiers to look at [default: those of the job, else of the configuration files]
-    #[arg(long, value_name = "SPEC")]
-    pub tier: Vec<TierSpec>,
+    /// How.
+    #[command(flatten)]
+    pub copy: CopyArgs,
     /// Copy nothing: number and manifest go to standard output, for `restart`
     #[arg(long, hide = true)]
     pub manifest: bool,
@@ -703,9 +717,9 @@ pub struct FetchArgs {
 /// `holdfast verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// JOB (all its images) or JOB@N
+    /// JOB (all its images) or JOB@N [default: all jobs of the store]
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
-    pub image: ImageName,
+    pub image: Option<ImageName>,
     /// Where.
     #[command(flatten)]
     pub which: Which,

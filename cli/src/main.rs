@@ -125,7 +125,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Report { job, output } => commands::report::run(job, output, root),
         Command::Watch { job, json } => commands::watch::run(job, *json, root),
         Command::Verify(args) => commands::verify::run(args, root),
-        Command::Sync { job, wait } => commands::sync::run(job, *wait, root),
+        Command::Sync(args) => commands::sync::run(args, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),
         Command::Export(args) => commands::export::run(args, root),

@@ -21,6 +21,9 @@ pub struct NewSettings {
     /// From now on keep the newest N images; 0: all
     #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
+    /// From now on keep the newest image of each of the last N days that have one, as for `run`; 0: no such rule
+    #[arg(long, value_name = "N")]
+    pub keep_daily: Option<u64>,
     /// From now on store at most so many bytes per second, after compression; none: as fast as possible
     #[arg(long, value_name = "RATE", value_parser = rate_or_none)]
     pub rate: Option<u64>,
@@ -74,6 +77,7 @@ impl NewSettings {
         Settings {
             every_s: chosen(every, old.every_s),
             keep: chosen(keep, old.keep),
+            keep_daily: chosen(self.keep_daily, old.keep_daily),
             rate: chosen(self.rate, old.rate),
             signal: chosen(self.signal, old.signal),
             stop_signal: chosen(self.on, old.stop_signal),
@@ -87,6 +91,7 @@ impl NewSettings {
         Wanted {
             every_s: self.every.map(|time| time.as_secs()),
             keep: self.keep,
+            keep_daily: self.keep_daily,
             rate: self.rate,
             signal: self.signal,
             stop_signal: self.on,
@@ -108,6 +113,7 @@ impl NewSettings {
         Ok(NewSettings {
             every: wanted.every_s.map(Duration::from_secs),
             keep: wanted.keep,
+            keep_daily: wanted.keep_daily,
             rate: match wanted.rate {
                 Some(rate) if rate > 0 => Some(parse_rate(&Size(rate).to_string())?),
                 other => other,
@@ -130,6 +136,7 @@ pub fn told(settings: &Settings) -> String {
         None => "images on request".to_owned(),
     }];
     words.extend(settings.keep.map(|keep| format!("the newest {keep} are kept")));
+    words.extend(settings.keep_daily.map(|days| format!("the newest of each of {days} days is kept")));
     words.extend(settings.rate.map(|rate| format!("at most {}/s", crate::report::size(rate))));
     words.extend(settings.signal.map(|signal| format!("at {}", signal_name(signal))));
     words.extend(
@@ -150,6 +157,7 @@ mod tests {
         let old = Settings {
             every_s: Some(60),
             keep: Some(2),
+            keep_daily: Some(7),
             rate: Some(1 << 20),
             signal: Some(10),
             stop_signal: Some(15),
@@ -161,6 +169,7 @@ mod tests {
         let off = NewSettings {
             every: Some(Duration::ZERO),
             keep: Some(0),
+            keep_daily: Some(0),
             rate: Some(0),
             signal: Some(0),
             on: Some(0),
@@ -178,6 +187,7 @@ mod tests {
         let new = NewSettings {
             every: Some(Duration::from_secs(30)),
             keep: Some(0),
+            keep_daily: Some(7),
             rate: Some(1 << 20),
             signal: Some(10),
             on: Some(0),
@@ -201,6 +211,9 @@ mod tests {
             Settings { every_s: Some(60), keep: Some(2), stop_signal: Some(15), ..Settings::default() };
         let line = "an image every 1m, the newest 2 are kept, at SIGTERM, and the program is ended";
         assert_eq!(told(&settings), line);
+        let daily = Settings { keep_daily: Some(7), ..Settings::default() };
+        assert_eq!(told(&daily), "images on request, the newest of each of 7 days is kept");
+        assert_eq!((daily.store_rules().keep, settings.store_rules().keep), (Some(1), Some(2)));
         assert_eq!(told(&Settings::default()), "images on request");
     }
 }

@@ -211,6 +211,9 @@ pub struct Settings {
     pub every_s: Option<u64>,
     /// Newest images to keep, older ones are deleted after each commit; none: all are kept.
     pub keep: Option<usize>,
+    /// Of so many of the last days that have images the newest stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_daily: Option<u64>,
     /// Most bytes that the job's images may have in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_space: Option<u64>,
@@ -326,7 +329,9 @@ impl Changes {
 impl Settings {
     /// Which images the store keeps.
     pub fn store_rules(&self) -> LocalRules {
-        self.tiers.store_rules(self.keep.and_then(|keep| u64::try_from(keep).ok()))
+        // Of all but the newest, and those of days.
+        let keep = self.keep.or(self.keep_daily.map(|_| 1));
+        self.tiers.store_rules(keep.and_then(|keep| u64::try_from(keep).ok()))
     }
 
     /// These settings with some of them changed.

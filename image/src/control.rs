@@ -101,6 +101,9 @@ pub struct Wanted {
     /// `--keep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<u32>,
+    /// `--keep-daily`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_daily: Option<u64>,
     /// `--rate`, bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,

@@ -11,6 +11,7 @@ use crate::cuda::driver::{AgentDriver, Patience};
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
+use crate::report;
 use crate::settings::Cow;
 use holdfast_image::bytes::Name;
 use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory};
@@ -298,9 +299,20 @@ impl Cuda {
         .map_err(|why| ended(members, &why))?;
         // They have them from now on.
         driver.restore_onto(Vec::new());
-        tracing::info!("CUDA state restored: {figures:?}");
+        tracing::info!("{}", restored(&figures));
         Ok(())
     }
+}
+
+/// The line of a restart in the log.
+fn restored(figures: &CudaStop) -> String {
+    let CudaStop { processes, restore_ns, unlock_ns, return_ns, data_bytes, .. } = *figures;
+    let [restore, unlock, back] = [restore_ns, unlock_ns, return_ns].map(report::short_time);
+    let data = report::size(data_bytes);
+    format!(
+        "CUDA state restored, of processes: {processes}; by the driver in {restore}, calls went on after {unlock}; \
+         device memory of libholdfast or a keeper: {data} in {back}"
+    )
 }
 
 /// Whether device memory of a keeper's is that of these processes, at that instant.

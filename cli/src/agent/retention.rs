@@ -1,4 +1,4 @@
-//! Which images go when a new one is committed (`--keep`).
+//! Which images go when a new one is committed (`--keep`, `--keep-daily`).
 //!
 //! Called by the checkpoint thread, and when the program has come to its end. What must hold: neither the newest image
 //! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor, while the
@@ -6,8 +6,9 @@
 
 use super::context::JobContext;
 use holdfast_image::Epoch;
-use holdfast_tiers::policy::Pinned;
-use holdfast_tiers::stack::Cascade;
+use holdfast_tiers::policy::{Pinned, newest_of_days};
+use holdfast_tiers::stack::{Cascade, LocalRules};
+use std::collections::BTreeSet;
 
 /// Deletes what `--keep` no longer wants. A failure is only logged: the new image is safe.
 pub fn apply(context: &JobContext, newest: Epoch) {
@@ -23,22 +24,27 @@ pub fn apply_at_the_end(context: &JobContext) {
 }
 
 fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
-    if let Some(cascade) = &context.cascade {
-        return apply_with_tiers(context, cascade, newest, pinned);
+    let settings = context.settings();
+    let rules = settings.store_rules();
+    if context.cascade.is_none() && rules.keep.is_none() {
+        return;
     }
-    let Some(keep) = context.settings().keep else { return };
     let images = match context.job.images() {
         Ok(images) => images,
         Err(error) => return tracing::warn!("looking for old images: {error}"),
     };
-    let good: Vec<Epoch> =
-        images.iter().filter(|image| image.broken.is_none()).map(|image| image.epoch).collect();
-    for &epoch in good.iter().rev().skip(keep) {
-        if epoch == newest || pinned.has(epoch.0) {
-            continue;
+    let good = || images.iter().filter(|image| image.broken.is_none());
+    let dates = good().map(|image| (image.epoch.0, image.created_ns)).collect();
+    let of_days = settings.keep_daily.map_or_else(BTreeSet::new, |days| newest_of_days(&dates, days));
+    let stays = |number: u64| pinned.has(number) || of_days.contains(&number);
+    let goes: Vec<Epoch> = match &context.cascade {
+        Some(cascade) => beyond_tiers(context, cascade, &rules, &stays),
+        None => {
+            let keep = usize::try_from(rules.keep.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+            good().rev().skip(keep).map(|image| image.epoch).filter(|epoch| !stays(epoch.0)).collect()
         }
-        remove(context, epoch);
-    }
+    };
+    goes.into_iter().filter(|epoch| *epoch != newest).for_each(|epoch| remove(context, epoch));
 }
 
 fn remove(context: &JobContext, epoch: Epoch) {
@@ -49,16 +55,18 @@ fn remove(context: &JobContext, epoch: Epoch) {
 }
 
 /// What a lower tier has yet to get stays, within bounds.
-fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch, pinned: Pinned) {
-    let rules = context.settings().store_rules();
-    let (removals, given_up) = cascade.removals(&rules, pinned);
+fn beyond_tiers(
+    context: &JobContext,
+    cascade: &Cascade,
+    rules: &LocalRules,
+    stays: &dyn Fn(u64) -> bool,
+) -> Vec<Epoch> {
+    let (removals, given_up) = cascade.removals(rules, stays);
     for epoch in given_up {
         context.warn(format!(
             "warning: image {epoch} is deleted before its tiers have it: what waits for them has reached the bound \
              (max= of tier local)"
         ));
     }
-    for epoch in removals.into_iter().map(Epoch).filter(|epoch| *epoch != newest) {
-        remove(context, epoch);
-    }
+    removals.into_iter().map(Epoch).collect()
 }

@@ -3,6 +3,7 @@
 //! Run by users; and by the front ([`crate::front::locate`]) in a process of its own, to be told an image that is not
 //! whole in the store. Everything is checked on the way; a crash leaves no image that was not there before.
 
+use super::copies::{self, Fetched, TierRow, no_tiers};
 use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
@@ -15,10 +16,16 @@ use holdfast_tiers::stack::{
     CopyError, JobTiers, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version,
 };
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Image, Job, JobLock};
+use holdfast_tiers::{Image, Job, JobLock, Store};
 use indicatif::ProgressBar;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// Before a tier that has failed is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A tier that has a version that is wanted.
 struct Source {
@@ -28,99 +35,149 @@ struct Source {
     versions: Vec<u64>,
 }
 
+/// What the tiers were found to have.
+#[derive(Default)]
+struct Asked {
+    /// Those that have the image that is wanted, the fastest first.
+    sources: Vec<Source>,
+    rows: Vec<TierRow>,
+    /// The last that could not be asked.
+    failed: Option<TierError>,
+}
+
 /// Copies an image back.
 ///
 /// # Errors
 /// No tier has it, or none that can be reached has it intact.
 pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
-    let store = crate::names::open_store(root)?;
-    let old = store.job(&args.image.job).ok().and_then(|job| Recipe::read(&job).ok());
-    let given = match &old {
-        Some(old) if args.tier.is_empty() && !old.settings.tiers.is_empty() => old.settings.tiers.clone(),
-        _ => tiers::chosen(&args.tier, false, &store)?,
-    };
-    let (sources, failed) = sources(given.lower(), args, old.as_ref());
-    if sources.is_empty() {
-        return match failed {
-            Some(error) => Err(error.into()),
-            None => Err(Failure::new(Exit::NotFound, nowhere(args, &given))),
-        };
+    let (name, store) = (&args.image.job, crate::names::open_store(root)?);
+    let here = copies::here(&store, name)?;
+    let tiers = args.copy.tiers(here.as_ref().and_then(|(_, recipe)| recipe.as_ref()), &store)?;
+    if tiers.lower().is_empty() {
+        return Err(crate::names::open_job(&store, name).err().unwrap_or_else(|| no_tiers(name)));
     }
-    let job = store.create_job(&args.image.job)?;
-    let mut result = Ok(());
-    for source in &sources {
-        result = prepare(&job, source, old.clone(), (args, &given))
-            .and_then(|lock| if args.manifest { tell(source) } else { fetch(&job, source, lock) })
-            .and_then(|()| remember(&job, &sources));
-        match &result {
-            Ok(()) => return Ok(()),
-            Err(failure) => report::warn(&format!("tier {}: {failure}", source.spec.name())),
+    let mut told = BTreeSet::new();
+    loop {
+        let recipe = copies::here(&store, name)?.and_then(|(_, recipe)| recipe);
+        let mut asked = ask(tiers.lower(), args, recipe.as_ref());
+        let result = take(args, &store, &tiers, &mut asked);
+        let failed = |row: &TierRow| Some(format!("tier {}: {}", row.tier, row.error.as_ref()?));
+        for line in asked.rows.iter().filter_map(failed) {
+            if told.insert(line.clone()) {
+                report::warn(&line);
+            }
+        }
+        match result {
+            Err(failure) if args.copy.wait && may_pass(failure.exit) => thread::sleep(PAUSE),
+            result if args.manifest => return result.map(drop),
+            Ok(fetched) => return copies::tell(&args.copy, "fetch", (name, &asked.rows), fetched.as_ref()),
+            Err(failure) => {
+                if args.copy.json {
+                    copies::tell(&args.copy, "fetch", (name, &asked.rows), None)?;
+                }
+                return Err(failure);
+            }
         }
     }
-    result.map_err(|failure| Failure { message: "no tier gave the image back".into(), ..failure })
+}
+
+/// Whether a tier that failed so may do what is asked of it later: it is not there, or does not answer.
+fn may_pass(exit: Exit) -> bool {
+    matches!(exit, Exit::Usage | Exit::Internal | Exit::Permission)
+}
+
+/// Takes the image from the first tier that gives it. Of the others the reasons are in their rows.
+fn take(
+    args: &FetchArgs,
+    store: &Store,
+    tiers: &JobTiers,
+    asked: &mut Asked,
+) -> Result<Option<Fetched>, Failure> {
+    if asked.sources.is_empty() {
+        return Err(match asked.failed.take() {
+            Some(error) => error.into(),
+            None => Failure::new(Exit::NotFound, nowhere(args, tiers)),
+        });
+    }
+    let job = store.create_job(&args.image.job)?;
+    let mut last = None;
+    for source in &asked.sources {
+        let taken = prepare(&job, source, (args, tiers))
+            .and_then(|lock| if args.manifest { tell(source) } else { fetch(&job, source, lock) })
+            .and_then(|fetched| remember(&job, &asked.sources).map(|()| fetched));
+        match taken {
+            Ok(fetched) => return Ok(fetched),
+            Err(failure) => {
+                let row = asked.rows.iter_mut().find(|row| row.tier == source.spec.name());
+                row.into_iter().for_each(|row| row.error = Some(failure.to_string()));
+                last = Some(failure);
+            }
+        }
+    }
+    let failure = last.unwrap_or_else(|| Failure::new(Exit::NotFound, nowhere(args, tiers)));
+    Err(Failure { message: "no tier gave the image back".into(), ..failure })
 }
 
 fn nowhere(args: &FetchArgs, tiers: &JobTiers) -> String {
-    let (job, names) = (&args.image.job, tiers.lower().iter().map(TierSpec::name).collect::<Vec<_>>());
-    match (args.image.epoch, names.as_slice()) {
-        (_, []) => format!("job {job} has no tiers; name one with --tier"),
-        (Some(epoch), names) => format!("no tier has image {epoch} of job {job} ({})", names.join(", ")),
-        (None, names) => format!("no tier has an image of job {job} ({})", names.join(", ")),
-    }
+    let names: Vec<String> = tiers.lower().iter().map(TierSpec::name).collect();
+    let what = args.image.epoch.map_or_else(|| "an image".to_owned(), |epoch| format!("image {epoch}"));
+    format!("no tier has {what} of job {} ({})", args.image.job, names.join(", "))
 }
 
-/// The tiers that have the image: the one that is asked for, or the newest that any has. The fastest first.
-fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<Source>, Option<TierError>) {
-    let (mut sources, mut failed) = (Vec::new(), None);
+/// Asks the tiers for the image: the one that is named, or the newest that any has.
+fn ask(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> Asked {
+    let mut asked = Asked::default();
     let id = old.map(|old| old.id.as_str()).filter(|id| !id.is_empty());
     for spec in specs {
+        let mut row = TierRow { tier: spec.name(), ..TierRow::default() };
         match tiers::open(spec).and_then(|tier| tiers::versions(&tier, &args.image.job, id)) {
             Ok(found) => {
+                row.newest = found.last().map(|found| found.epoch);
                 let wanted = |found: &&Found| args.image.epoch.is_none_or(|epoch| epoch == found.epoch);
                 if let Some(wanted) = found.iter().rev().find(wanted).cloned() {
                     let same = found.iter().filter(|other| other.id() == wanted.id());
                     let versions = same.map(|found| found.epoch.0).collect();
-                    sources.push(Source { spec: spec.clone(), found: wanted, versions });
+                    asked.sources.push(Source { spec: spec.clone(), found: wanted, versions });
                 }
             }
             Err(error) => {
-                report::warn(&format!("tier {}: {error}", spec.name()));
-                failed = Some(error);
+                row.error = Some(error.to_string());
+                asked.failed = Some(error);
             }
         }
+        asked.rows.push(row);
     }
     // Versions of one number in two folders are of two jobs: those of the first are taken.
-    let newest = sources.iter().map(|source| source.found.epoch).max();
-    let of_newest = sources.iter().find(|source| Some(source.found.epoch) == newest);
+    let newest = asked.sources.iter().map(|source| source.found.epoch).max();
+    let of_newest = asked.sources.iter().find(|source| Some(source.found.epoch) == newest);
     let id = of_newest.map(|source| source.found.id().to_owned());
-    sources.retain(|s| Some(s.found.epoch) == newest && Some(s.found.id()) == id.as_deref());
-    (sources, failed)
+    asked.sources.retain(|s| Some(s.found.epoch) == newest && Some(s.found.id()) == id.as_deref());
+    asked
 }
 
 /// The job's folder as it has to be.
-fn prepare(
-    job: &Job,
-    source: &Source,
-    old: Option<Recipe>,
-    (args, tiers): (&FetchArgs, &JobTiers),
-) -> Result<JobLock, Failure> {
+fn prepare(job: &Job, source: &Source, (args, tiers): (&FetchArgs, &JobTiers)) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
     job.clean(&lock)?;
     let Source { spec, found: Found { folder, epoch, .. }, .. } = source;
-    let is_new = old.is_none();
-    let mut recipe = match old {
-        Some(old) => old,
-        None => serde_json::from_slice(&folder.recipe(*epoch)?).map_err(|error| {
+    let is_new = !job.has_recipe()?;
+    let mut recipe = match is_new {
+        false => Recipe::read(job)?,
+        true => serde_json::from_slice(&folder.recipe(*epoch)?).map_err(|error| {
             let what = format!("job-{:06} of tier {}: {error}", epoch.0, spec.name());
             Failure::new(Exit::BadImage, what)
         })?,
     };
-    if is_new && !args.tier.is_empty() {
+    if !is_new && !recipe.id.is_empty() && recipe.id != source.found.id() {
+        let message = format!("job {} became another one while its tiers were asked; try again", job.name());
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    if is_new && !args.copy.tier.is_empty() {
         recipe.settings.tiers.clone_from(tiers);
     }
-    if is_new || args.manifest {
+    if is_new || args.manifest || recipe.settings.tiers.is_empty() {
         // It goes on there; and the agent has to find it.
         if is_new || recipe.id.is_empty() {
             recipe.id = source.found.id().to_owned();
@@ -134,7 +191,7 @@ fn prepare(
 }
 
 /// Tells the front the number of the image and its manifest.
-fn tell(source: &Source) -> Result<(), Failure> {
+fn tell(source: &Source) -> Result<Option<Fetched>, Failure> {
     let Found { folder, epoch, .. } = &source.found;
     let manifest = folder.manifest(*epoch)?;
     Image::of_manifest(folder, *epoch, &manifest)?;
@@ -142,10 +199,11 @@ fn tell(source: &Source) -> Result<(), Failure> {
     out.write_all(&epoch.0.to_le_bytes())
         .and_then(|()| out.write_all(&manifest))
         .and_then(|()| out.flush())
+        .map(|()| None)
         .map_err(|error| Failure::system("telling the front the image", &error))
 }
 
-fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
+fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<Option<Fetched>, Failure> {
     let (from, epoch) = (&source.found.folder, source.found.epoch);
     let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.name()), 0));
     let copied = copy_version(from, job.folder(), epoch, None, Way::Up, &pace);
@@ -158,12 +216,7 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
     // A copy in memory may be what was damaged.
     job.memory().map_or(Ok(0), |memory| memory.trim(0))?;
     drop(lock);
-    let (name, tier) = (job.name(), source.spec.name());
-    report::note(&format!(
-        "image {epoch} of job {name} was fetched from {tier}, {}",
-        report::size(copied.bytes)
-    ));
-    Ok(())
+    Ok(Some(Fetched { from: source.spec.name(), image: epoch, bytes: copied.bytes }))
 }
 
 /// What the tiers have is known from now on: the next image gets a number that none has.

@@ -4,6 +4,7 @@
 pub mod check;
 pub mod checkpoint;
 pub mod completions;
+pub mod copies;
 pub mod doctor;
 pub mod export;
 pub mod fetch;

@@ -17,7 +17,7 @@ use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request};
 use holdfast_sys::clock;
 use holdfast_tiers::hygiene::{self, Survey};
-use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, prune};
+use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, newest_of_days, prune};
 use holdfast_tiers::stack::{Place, TierSpec, TiersRecord, wanted};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
@@ -195,17 +195,6 @@ fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, 
         border.is_none_or(|border| *created < border) && !of_days.contains(number)
     };
     Ok(Wish::Of(dates.iter().filter(|(n, c)| may_go((n, c))).map(|(number, _)| *number).collect(), rules))
-}
-
-/// Of each of the last days that have images the newest.
-fn newest_of_days(dates: &BTreeMap<u64, u64>, days: u64) -> BTreeSet<u64> {
-    const DAY: u64 = 86_400 * 1_000_000_000;
-    let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
-    for (&number, &created) in dates {
-        let one = newest.entry(created / DAY).or_insert(number);
-        *one = number.max(*one);
-    }
-    newest.into_values().rev().take(usize::try_from(days).unwrap_or(usize::MAX)).collect()
 }
 
 /// When images were made. One that cannot be read has no date.

@@ -3,14 +3,17 @@
 //! A live agent is asked to try again at once what has failed; without one this process does the copying, with the
 //! job's lock held.
 
+use super::copies::{self, TierRow, no_tiers};
 use crate::agent::tiers as cascade;
+use crate::args::SyncArgs;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::report;
-use crate::settings::Recipe;
+use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::control::{Reply, Request, TierStatus};
-use holdfast_tiers::{Job, StoreError};
+use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
+use holdfast_tiers::{Job, Store, StoreError};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::thread;
@@ -18,32 +21,21 @@ use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Copies what is missing. `wait`: what fails at a tier is tried until it succeeds; else once.
+/// Copies what is missing.
 ///
 /// # Errors
 /// A tier has not got all that it is to get.
-pub fn run(name: &str, wait: bool, root: Option<&Path>) -> Result<(), Failure> {
+pub fn run(args: &SyncArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     let store = crate::names::open_store(root)?;
-    let job = crate::names::open_job(&store, name)?;
-    let mut recipe = Recipe::read(&job)?;
-    if recipe.settings.tiers.is_empty() {
-        recipe.settings.tiers = tiers::chosen(&[], false, &store)?;
-    }
-    // Memory may have gone with the host: then there is nothing to be done.
-    if !recipe.settings.tiers.move_down() && job.memory().is_none() {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("job {name} has no tiers; name some with --tier at `restart`"),
-        ));
-    }
+    let job = crate::names::open_job(&store, &args.job)?;
     match job.lock() {
-        Ok(_lock) => alone(&job, &mut recipe, wait),
-        Err(StoreError::Locked { .. }) => match by_agent(&job, wait) {
+        Ok(_lock) => alone(&job, args, &store),
+        Err(StoreError::Locked { .. }) => match by_agent(&job, args, &store) {
             // It has ended meanwhile.
             Err(failure) if failure.exit != Exit::CannotCreate && !job.is_live() => {
                 let _lock = job.lock()?;
-                alone(&job, &mut recipe, wait)
+                alone(&job, args, &store)
             }
             result => result,
         },
@@ -51,17 +43,44 @@ pub fn run(name: &str, wait: bool, root: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Without an agent; the caller holds the lock.
-fn alone(job: &Job, recipe: &mut Recipe, wait: bool) -> Result<(), Failure> {
-    if recipe.id.is_empty() {
-        recipe.id = tiers::new_id()?;
-        recipe.write(job)?;
-    }
-    let Some(cascade) = cascade::start(job, recipe, None, None)? else { return Ok(()) };
-    follow(job.name(), wait, || Ok((cascade::status(Some(&cascade)), !cascade.is_busy())))
+/// The tiers that are to get something.
+fn tiers(job: &Job, args: &SyncArgs, recipe: &Recipe, store: &Store) -> Result<JobTiers, Failure> {
+    let tiers = args.copy.tiers(Some(recipe), store)?;
+    // Memory may have gone with the host: then there is nothing to be done.
+    if tiers.move_down() || job.memory().is_some() { Ok(tiers) } else { Err(no_tiers(&args.job)) }
 }
 
-fn by_agent(job: &Job, wait: bool) -> Result<(), Failure> {
+/// Without an agent; the caller holds the lock.
+fn alone(job: &Job, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
+    let mut recipe = Recipe::read(job)?;
+    let tiers = tiers(job, args, &recipe, store)?;
+    if recipe.id.is_empty() || recipe.settings.tiers.is_empty() {
+        // A job that had none has them from now on: a restart looks there.
+        recipe.id = tiers::id_for(&Settings { tiers: tiers.clone(), ..Settings::default() }, recipe.id)?;
+        if recipe.settings.tiers.is_empty() {
+            recipe.settings.tiers.clone_from(&tiers);
+        }
+        recipe.write(job)?;
+    }
+    recipe.settings.tiers = tiers;
+    let before = TiersRecord::read(job);
+    let Some(cascade) = cascade::start(job, &recipe, None, None)? else {
+        return copies::tell(&args.copy, "sync", (job.name(), &[]), None);
+    };
+    let result = follow(args, || Ok((cascade::status(Some(&cascade)), !cascade.is_busy())));
+    drop(cascade);
+    if !args.copy.tier.is_empty() {
+        // What is known of the others is still known.
+        TiersRecord::read(job).with(before).write(job).map_err(|error| {
+            Failure::system(format_args!("writing tiers.json in {}", job.dir().display()), &error)
+        })?;
+    }
+    result
+}
+
+fn by_agent(job: &Job, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
+    let recipe = Recipe::read(job)?;
+    let tiers = tiers(job, args, &recipe, store)?;
     let agent = Agent::connect(job)?;
     match agent.ask(&Request::Sync)? {
         Reply::Ok => {}
@@ -70,8 +89,21 @@ fn by_agent(job: &Job, wait: bool) -> Result<(), Failure> {
             return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}")));
         }
     }
-    follow(job.name(), wait, || {
-        let status = agent.status()?;
+    let named: Vec<String> = tiers.all().map(TierSpec::name).collect();
+    let is_meant = |state: &TierStatus| args.copy.tier.is_empty() || named.contains(&state.tier);
+    let known = agent.status()?.tiers;
+    let unknown = |spec: &&TierSpec| !known.iter().any(|state| state.tier == spec.name());
+    if let Some(spec) = args.copy.tier.iter().find(unknown) {
+        let message = format!(
+            "job {} runs without tier {}; end it, and name the tier with --tier at `restart`",
+            args.job,
+            spec.name()
+        );
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    follow(args, || {
+        let mut status = agent.status()?;
+        status.tiers.retain(is_meant);
         let settled = !status.tiers_busy;
         Ok((status.tiers, settled))
     })
@@ -79,8 +111,7 @@ fn by_agent(job: &Job, wait: bool) -> Result<(), Failure> {
 
 /// Shows what is under way until all is there, or nothing moves any more.
 fn follow(
-    job: &str,
-    wait: bool,
+    args: &SyncArgs,
     mut look: impl FnMut() -> Result<(Vec<TierStatus>, bool), Failure>,
 ) -> Result<(), Failure> {
     let bar = report::progress("", 0);
@@ -90,9 +121,9 @@ fn follow(
         // What is wrong with an image where it is now is over after a repair, not by waiting.
         let waits =
             |state: &TierStatus| state.again_ms.is_some() || (state.error.is_none() && state.waiting > 0);
-        if settled && !(wait && states.iter().any(waits)) {
+        if settled && !(args.copy.wait && states.iter().any(waits)) {
             bar.finish_and_clear();
-            return finish(job, &states);
+            return finish(args, states);
         }
         thread::sleep(PAUSE);
     }
@@ -106,22 +137,21 @@ fn show(bar: &ProgressBar, states: &[TierStatus]) {
     }
 }
 
-fn finish(job: &str, states: &[TierStatus]) -> Result<(), Failure> {
-    let mut lines = Vec::new();
-    for state in states {
-        let (tier, waiting) = (&state.tier, state.waiting);
-        match (&state.error, state.newest) {
-            (Some(error), _) if waiting == 0 => lines.push(format!("tier {tier}: {error}")),
-            (Some(error), _) => {
-                lines.push(format!("tier {tier}: {waiting} images of job {job} wait: {error}"))
-            }
-            (None, _) if state.read_only.is_some() => {
-                let why = state.read_only.as_deref().unwrap_or_default();
-                report::result(&format!("tier {tier} is read-only: {why}\n"))?;
-            }
-            (None, Some(newest)) => report::result(&format!("tier {tier}: newest image {newest}\n"))?,
-            (None, None) => report::result(&format!("tier {tier}: no image\n"))?,
-        }
-    }
+fn finish(args: &SyncArgs, states: Vec<TierStatus>) -> Result<(), Failure> {
+    let job = &args.job;
+    let failed = |state: &TierStatus| {
+        let (tier, waiting, error) = (&state.tier, state.waiting, state.error.as_ref()?);
+        Some(match waiting {
+            0 => format!("tier {tier}: {error}"),
+            _ => format!("tier {tier}: {waiting} images of job {job} wait: {error}"),
+        })
+    };
+    let lines: Vec<String> = states.iter().filter_map(failed).collect();
+    let row = |state: TierStatus| {
+        let TierStatus { tier, newest, waiting, error, read_only, .. } = state;
+        TierRow { tier, newest, waiting, error, read_only }
+    };
+    let rows: Vec<TierRow> = states.into_iter().map(row).collect();
+    copies::tell(&args.copy, "sync", (job, &rows), None)?;
     if lines.is_empty() { Ok(()) } else { Err(Failure::new(Exit::CannotCreate, lines.join("\n"))) }
 }

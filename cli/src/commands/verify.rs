@@ -1,20 +1,21 @@
 //! `holdfast verify`: reads every byte of images, on any tier, and compares it with its checksums; `--repair` puts back
 //! what another tier has intact.
 //!
-//! Verifying needs no lock: images never change. What is repaired is repaired with the job's lock held.
+//! Verifying needs no lock: images never change. What is repaired is found and repaired with the job's lock held.
 
 use super::places::{self, Above, JobPlace, Places};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::names::ImageName;
 use crate::report;
 use holdfast_image::Epoch;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::hygiene::{Finding, Mended, Verified, Verify, finish_repairs, repair, verify};
 use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, MemoryFirst, Record, TierFolder};
+use holdfast_tiers::{Job, JobLock, MemoryFirst, Record, Store, TierFolder};
 use serde::Serialize;
 use std::path::Path;
 
@@ -39,6 +40,7 @@ impl Damage {
 /// One image on one tier; without a number: what no image there needs.
 #[derive(Clone, Debug, Serialize)]
 struct Verdict {
+    job: String,
     tier: String,
     epoch: Option<Epoch>,
     good: bool,
@@ -50,99 +52,181 @@ struct Verdict {
 /// What was put back, or could not be.
 #[derive(Clone, Debug, Serialize)]
 struct Repaired {
+    job: String,
     tier: String,
     object: String,
     images: Vec<u64>,
     lost: Option<String>,
 }
 
-/// Verifies one image or all images of a job, on the tiers that are named.
+/// What was found of jobs.
+#[derive(Default)]
+struct Report {
+    verdicts: Vec<Verdict>,
+    repaired: Vec<Repaired>,
+    /// Of the first tier, or job, that could not be looked at.
+    unseen: Option<Exit>,
+}
+
+impl Report {
+    fn join(&mut self, other: Report) {
+        self.verdicts.extend(other.verdicts);
+        self.repaired.extend(other.repaired);
+        self.unseen = self.unseen.or(other.unseen);
+    }
+
+    fn has_images(&self) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.epoch.is_some())
+    }
+
+    /// # Errors
+    /// An image is damaged, or not all was looked at.
+    fn outcome(&self, args: &VerifyArgs) -> Result<(), Failure> {
+        let images = || self.verdicts.iter().filter(|verdict| verdict.epoch.is_some());
+        let bad = images().filter(|verdict| !verdict.good).count();
+        match (bad, self.unseen, &args.image) {
+            (0, None, _) => Ok(()),
+            (0, Some(exit), Some(_)) => Err(Failure::new(exit, "some tiers did not answer")),
+            (0, Some(exit), None) => Err(Failure::new(exit, "some jobs or tiers could not be verified")),
+            (bad, _, image) => {
+                let job = image.as_ref().map(|image| format!(" {}", image.job)).unwrap_or_default();
+                let hint = if args.repair {
+                    "use an older image".to_owned()
+                } else {
+                    format!("`holdfast verify{job} --repair` repairs them from intact copies on other tiers")
+                };
+                let count = images().count();
+                Err(Failure::new(Exit::BadImage, format!("{bad} of {count} images are damaged; {hint}")))
+            }
+        }
+    }
+}
+
+/// Verifies one image, all images of a job, or of all jobs of the store, on the tiers that are named.
 ///
 /// # Errors
-/// One of them is damaged, there is none, or a tier cannot be asked.
+/// One of them is damaged, there is none, or a job or a tier cannot be looked at.
 pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
-    let (name, store) = (&args.image, crate::names::open_store(root)?);
-    let job = crate::names::open_job(&store, &name.job);
-    let tiers = places::of_job(&store, job.as_ref().ok())?;
+    let store = crate::names::open_store(root)?;
+    let report = match &args.image {
+        Some(image) => look_at_one(args, &store, image)?,
+        None => look_at_jobs(args, &store)?,
+    };
+    if args.json {
+        let fields = serde_json::json!({ "repaired": report.repaired, "images": report.verdicts });
+        report::print_json("verify", fields)?;
+    }
+    report.outcome(args)
+}
+
+fn look_at_one(args: &VerifyArgs, store: &Store, image: &ImageName) -> Result<Report, Failure> {
+    let found = look_at_job(args, store, image, "")?;
+    if !found.has_images() && found.unseen.is_none() {
+        let what = image.epoch.map_or_else(|| "image".to_owned(), |epoch| format!("image {epoch}"));
+        return Err(Failure::new(Exit::NotFound, format!("job {} has no {what} there", image.job)));
+    }
+    tell(args, &found)?;
+    Ok(found)
+}
+
+/// One after the other. A job that cannot be looked at is told, and the others are.
+fn look_at_jobs(args: &VerifyArgs, store: &Store) -> Result<Report, Failure> {
+    let mut all = Report::default();
+    let jobs = store.jobs()?;
+    for (index, job) in jobs.iter().enumerate() {
+        let image = ImageName { job: job.clone(), epoch: None };
+        let label = format!("{job} ({} of {}): ", index + 1, jobs.len());
+        let found = match look_at_job(args, store, &image, &label) {
+            Ok(found) => found,
+            // It was deleted meanwhile.
+            Err(failure) if failure.exit == Exit::NotFound && !has(store, job)? => continue,
+            Err(failure) => {
+                report::warn(&format!("job {job}: {failure}"));
+                Report { unseen: Some(failure.exit), ..Report::default() }
+            }
+        };
+        tell(args, &found)?;
+        all.join(found);
+    }
+    Ok(all)
+}
+
+fn has(store: &Store, job: &str) -> Result<bool, Failure> {
+    Ok(store.jobs()?.iter().any(|one| one == job))
+}
+
+/// `label`: begins what is said of the progress.
+fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str) -> Result<Report, Failure> {
+    let name = &image.job;
+    let job = crate::names::open_job(store, name);
+    let tiers = places::of_job(store, job.as_ref().ok())?;
     let specs = places::chosen(&args.which, &tiers, job.as_ref().ok());
+    let is_below = specs.iter().any(|spec| matches!(spec.place, Place::At(_)));
     let job = match job {
-        Err(failure) if !specs.iter().any(|spec| matches!(spec.place, Place::At(_))) => return Err(failure),
+        Err(failure) if failure.exit != Exit::NotFound || !is_below => return Err(failure),
         job => job.ok(),
     };
-    let places = places::of(&name.job, job.as_ref(), &specs, Above::Apart);
-    let mut unreachable = places.tell();
-    let look_at_all = |unreachable: &mut Option<Exit>| {
-        look_at_all(&places, job.as_ref().and_then(Job::memory), name.epoch, unreachable)
+    // What is repaired is what is found with the lock held.
+    let lock = job.as_ref().filter(|_| args.repair).map(to_repair).transpose();
+    let (lock, mut unseen) = match lock {
+        Err(failure) if args.image.is_none() => {
+            report::warn(&format!("job {name} is not repaired: {failure}"));
+            (None, Some(failure.exit))
+        }
+        lock => (lock?, None),
     };
-    let mut found = look_at_all(&mut unreachable);
+    let may_repair = args.repair && unseen.is_none();
+    let places = places::of(name, job.as_ref(), &specs, Above::Apart);
+    unseen = unseen.or(places.tell());
+    let memory = job.as_ref().and_then(Job::memory);
+    let mut look_at_all = || look_at_all(&places, memory, (image.epoch, label), &mut unseen);
+    let mut found = look_at_all();
     let mut repaired = Vec::new();
-    if args.repair {
-        let lock = match &job {
-            Some(job) => {
-                wait_for_lock::wait(job, &Patience::default())?;
-                Some(job.lock()?)
-            }
-            None => None,
-        };
+    if may_repair {
         let all = places::all(&tiers, job.as_ref());
-        let all = places::of(&name.job, job.as_ref(), &all, Above::Apart);
-        repaired = mend(&found, &all.found)?;
+        let all = places::of(name, job.as_ref(), &all, Above::Apart);
+        repaired = mend(name, &found, &all.found)?;
         if !repaired.is_empty() {
-            found = look_at_all(&mut unreachable);
-        }
-        drop(lock);
-    }
-    if found.iter().all(|(_, found)| found.versions.is_empty()) && unreachable.is_none() {
-        let what = name.epoch.map_or_else(|| "image".to_owned(), |epoch| format!("image {epoch}"));
-        return Err(Failure::new(Exit::NotFound, format!("job {} has no {what} there", name.job)));
-    }
-    let verdicts: Vec<Verdict> = found.iter().flat_map(|(place, found)| verdicts(place, found)).collect();
-    tell(args, &verdicts, &repaired)?;
-    let images = || verdicts.iter().filter(|verdict| verdict.epoch.is_some());
-    let bad = images().filter(|verdict| !verdict.good).count();
-    match (bad, unreachable) {
-        (0, None) => Ok(()),
-        (0, Some(exit)) => Err(Failure::new(exit, "some tiers did not answer")),
-        (bad, _) => {
-            let hint = if args.repair {
-                "use an older image".to_owned()
-            } else {
-                let job = &name.job;
-                format!("`holdfast verify {job} --repair` repairs them from intact copies on other tiers")
-            };
-            let count = images().count();
-            Err(Failure::new(Exit::BadImage, format!("{bad} of {count} images are damaged; {hint}")))
+            found = look_at_all();
         }
     }
+    drop(lock);
+    let verdicts = found.iter().flat_map(|(place, found)| verdicts(name, place, found)).collect();
+    Ok(Report { verdicts, repaired, unseen })
+}
+
+fn to_repair(job: &Job) -> Result<JobLock, Failure> {
+    wait_for_lock::wait(job, &Patience::default())?;
+    Ok(job.lock()?)
 }
 
 /// Verifies every place; one that cannot be asked is told.
 fn look_at_all<'a>(
     places: &'a Places,
     memory: Option<&MemoryFirst>,
-    epoch: Option<Epoch>,
-    unreachable: &mut Option<Exit>,
+    what: (Option<Epoch>, &str),
+    unseen: &mut Option<Exit>,
 ) -> Vec<(&'a JobPlace, Verified)> {
     let mut all = Vec::new();
     for place in &places.found {
         let looked = match memory.filter(|_| place.spec.is_memory()) {
-            Some(memory) => look_at_memory(place, memory, epoch),
-            None => look(place, epoch),
+            Some(memory) => look_at_memory(place, memory, what),
+            None => look(place, what),
         };
         match looked {
             Ok(found) => all.push((place, found)),
             Err(error) => {
                 report::warn(&format!("tier {}: {error}", place.name()));
-                unreachable.get_or_insert(crate::exit::of_tier(&error));
+                unseen.get_or_insert(crate::exit::of_tier(&error));
             }
         }
     }
     all
 }
 
-fn look(place: &JobPlace, epoch: Option<Epoch>) -> Result<Verified, TierError> {
-    let bar = report::progress(&format!("verifying {}", place.name()), 0);
+fn look(place: &JobPlace, (epoch, label): (Option<Epoch>, &str)) -> Result<Verified, TierError> {
+    let bar = report::progress(&format!("{label}verifying {}", place.name()), 0);
     let options = Verify {
         epoch,
         record: &record_is_good,
@@ -161,13 +245,13 @@ fn look(place: &JobPlace, epoch: Option<Epoch>) -> Result<Verified, TierError> {
 fn look_at_memory(
     place: &JobPlace,
     memory: &MemoryFirst,
-    epoch: Option<Epoch>,
+    (epoch, label): (Option<Epoch>, &str),
 ) -> Result<Verified, TierError> {
     let mut all = Verified::default();
     for version in
         memory.versions()?.into_iter().filter(|version| epoch.is_none_or(|epoch| epoch == *version))
     {
-        all.join(look(place, Some(version))?);
+        all.join(look(place, (Some(version), label))?);
     }
     Ok(all)
 }
@@ -178,7 +262,7 @@ fn record_is_good(record: &Record) -> Result<(), String> {
 }
 
 /// Puts back what is damaged in these places, from all others.
-fn mend(found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaired>, Failure> {
+fn mend(job: &str, found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaired>, Failure> {
     let mut repaired = Vec::new();
     for (place, found) in found {
         finish_repairs(&place.folder)?;
@@ -191,6 +275,7 @@ fn mend(found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaire
         let done = repair(&place.folder, &others, found, &record_is_good, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let row = |Mended { object, versions, lost }| Repaired {
+            job: job.to_owned(),
             tier: place.name(),
             object,
             images: versions.into_iter().collect(),
@@ -202,8 +287,9 @@ fn mend(found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaire
 }
 
 /// One for each image, and one for what no image needs, if there is such.
-fn verdicts(place: &JobPlace, found: &Verified) -> Vec<Verdict> {
+fn verdicts(job: &str, place: &JobPlace, found: &Verified) -> Vec<Verdict> {
     let verdict = |epoch: Option<u64>, bytes: u64, damage: Vec<Damage>| Verdict {
+        job: job.to_owned(),
         tier: place.name(),
         epoch: epoch.map(Epoch),
         good: damage.is_empty(),
@@ -221,13 +307,13 @@ fn verdicts(place: &JobPlace, found: &Verified) -> Vec<Verdict> {
     all
 }
 
-fn tell(args: &VerifyArgs, verdicts: &[Verdict], repaired: &[Repaired]) -> Result<(), Failure> {
+/// As text at once; JSON is one object, of all.
+fn tell(args: &VerifyArgs, found: &Report) -> Result<(), Failure> {
     if args.json {
-        let fields = serde_json::json!({ "repaired": repaired, "images": verdicts });
-        return report::print_json("verify", fields);
+        return Ok(());
     }
-    let mended: String = repaired.iter().map(repaired_line).collect();
-    let lines: String = verdicts.iter().map(|verdict| line(&args.image.job, verdict)).collect();
+    let mended: String = found.repaired.iter().map(repaired_line).collect();
+    let lines: String = found.verdicts.iter().map(line).collect();
     report::print(&(mended + &lines))
 }
 
@@ -240,8 +326,8 @@ fn repaired_line(repaired: &Repaired) -> String {
     }
 }
 
-fn line(job: &str, verdict: &Verdict) -> String {
-    let Verdict { tier, epoch, bytes, damage, .. } = verdict;
+fn line(verdict: &Verdict) -> String {
+    let Verdict { job, tier, epoch, bytes, damage, .. } = verdict;
     let on = if Place::is_store(tier) { String::new() } else { format!(" on {tier}") };
     let size = report::size(*bytes);
     let damage: String = damage.iter().map(|damage| format!("{}\n", damage.text())).collect();

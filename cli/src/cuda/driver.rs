@@ -95,7 +95,7 @@ impl AgentDriver {
                 let log = log::again().map_err(|failure| failure.message)?;
                 let caller = Caller::start(&self.library, log)?;
                 let (pid, facts) = (caller.pid, &caller.facts);
-                tracing::info!("process {pid} calls the CUDA driver, {}: {facts:?}", self.library.display());
+                tracing::info!("process {pid} calls the CUDA driver, {}: {facts}", self.library.display());
                 caller
             }
         };

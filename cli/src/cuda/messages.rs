@@ -3,11 +3,12 @@
 //! Both ends are the same binary. What must hold: one answer to each question, in their order, but for
 //! [`Question::Over`], which has none; the first message is the caller's [`Answer::Ready`] or [`Answer::Unusable`].
 
-use holdfast_image::cuda::CudaDevice;
+use holdfast_image::cuda::{CudaDevice, version};
 use holdfast_sys::cuda::DevicePair;
 use holdfast_sys::fd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -42,6 +43,17 @@ pub struct Facts {
     pub can_checkpoint: bool,
     /// Its devices.
     pub devices: Vec<CudaDevice>,
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let without = if self.can_checkpoint { "" } else { ", which cannot checkpoint" };
+        write!(f, "for CUDA {}{without}", version(self.api_version))?;
+        let device = |CudaDevice { uuid, name }: &CudaDevice| format!("{name} ({uuid})");
+        let devices: Vec<String> = self.devices.iter().map(device).collect();
+        let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") };
+        write!(f, "; {devices}")
+    }
 }
 
 /// What it says.
@@ -111,5 +123,14 @@ mod tests {
         assert!(receive::<Question>(two.as_fd()).is_err());
         drop(one);
         assert_eq!(receive::<Question>(two.as_fd()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_driver_is_told_in_words() {
+        let device = CudaDevice { uuid: "GPU-1".into(), name: "H100".into() };
+        let facts = Facts { api_version: 13000, can_checkpoint: true, devices: vec![device] };
+        assert_eq!(facts.to_string(), "for CUDA 13.0; H100 (GPU-1)");
+        let old = Facts { api_version: 12040, ..Facts::default() };
+        assert_eq!(old.to_string(), "for CUDA 12.4, which cannot checkpoint; no device");
     }
 }

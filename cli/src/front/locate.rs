@@ -11,6 +11,7 @@ use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{TierSpec, TiersRecord};
 use holdfast_tiers::{Image, ImageInfo, Job, Store};
+use std::io;
 use std::process::{Command, ExitStatus, Stdio};
 
 /// See the head of the file.
@@ -79,7 +80,8 @@ pub fn locate(
 /// # Errors
 /// As [`locate`].
 pub fn copy(store: &Store, job: &str, epoch: Option<Epoch>, given: &[TierSpec]) -> Result<(), Failure> {
-    let status = fetch(store, job, epoch, given)?.status();
+    // Standard output is the program's.
+    let status = fetch(store, job, epoch, given)?.stdout(io::stderr()).status();
     succeeded(status.map_err(|error| Failure::system("starting holdfast fetch", &error))?)
 }
 

@@ -133,6 +133,10 @@ fn is_checkpointed_killed_and_restarted() {
             (front, pid) = restart(bed).with_context(|| format!("restart {restarts}"))?;
             lines(bed, 1)?;
         }
+        let log = say(bed, &["logs", JOB])?.success()?.stdout;
+        let is_told = log.contains("CUDA state restored, of processes: 1; by the driver in ")
+            && log.contains("libcuda.so.1: for CUDA 13.0; ");
+        ensure!(is_told && !log.contains(" { "), "{log}");
         let text = say(bed, &["show", JOB])?.success()?.stdout;
         ensure!(text.contains("checkpointed by the driver for CUDA 13.0, of Memfd GPU-"), "{text}");
         ensure!(text.contains("CUDA checkpoint") && text.contains("CUDA restore"), "{text}");

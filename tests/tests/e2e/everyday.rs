@@ -285,6 +285,27 @@ fn of_a_day_the_newest_image_stays() {
         ensure!(bed.images(JOB).ends_with(&[3, 4]) && bed.images(JOB).len() <= 3, "{:?}", bed.images(JOB));
         bed.say(&["prune", JOB, "--keep-daily", "1"])?.success()?;
         ensure!(bed.images(JOB) == [4], "{:?}", bed.images(JOB));
+        // The same by itself, while the job runs; with tiers, too.
+        let pfs = format!("dir={}/pfs", bed.work().display());
+        for options in [&["--keep-daily", "7"][..], &["--keep-daily", "7", "--tier", &pfs]] {
+            bed.say(&["prune", JOB, "--all"])?.success()?;
+            let (mut front, pid) = plain_job::start(bed, options)?;
+            let take = |count: u64| -> Result<()> {
+                for _ in 0..count {
+                    bed.say(&["checkpoint", JOB])?.success()?;
+                }
+                bed.say(&["sync", JOB, "--wait"]).map(drop)
+            };
+            take(4)?;
+            bed.until("images of days", PATIENCE, || {
+                bed.images(JOB).len() <= 2 && bed.images(JOB).ends_with(&[4])
+            })?;
+            bed.say(&["set", JOB, "--keep-daily", "0"])?.success()?;
+            take(2)?;
+            ensure!(bed.images(JOB).ends_with(&[4, 5, 6]), "{:?}", bed.images(JOB));
+            kill_program(pid, &mut front)?;
+            plain_job::none_is_left(bed)?;
+        }
         Ok(())
     });
 }

@@ -96,6 +96,47 @@ fn what_is_damaged_in_the_store_is_put_back_from_a_tier_and_the_other_way() {
 }
 
 #[test]
+fn all_jobs_of_a_store_are_verified_with_one_command() {
+    each_user(|bed| {
+        let none = bed.say(&["verify"])?.success()?;
+        ensure!(none.stdout.is_empty(), "{}", none.stdout);
+        job_with_images(bed, &[], 1)?;
+        let other = plain_job::started(bed, "k", &mut plain_job::command(bed, "k", &[])?)?;
+        bed.say(&["checkpoint", "k"])?.success()?;
+        end(bed, other)?;
+        let rows = |said: &Ended| -> Result<Vec<(String, bool)>> {
+            let told: Value = serde_json::from_str(&said.stdout)?;
+            let images = told["images"].as_array().context("images")?;
+            let row = |image: &Value| Some((image["job"].as_str()?.to_owned(), image["good"].as_bool()?));
+            images.iter().map(|image| row(image).context("a row")).collect()
+        };
+        let good = |job: &str| (job.to_owned(), true);
+        let all = bed.say(&["verify", "--json"])?.success()?;
+        ensure!(rows(&all)? == [good(JOB), good("k")], "{}", all.stdout);
+        flip(&segment_in(&bed.job(JOB))?)?;
+        let all = bed.say(&["verify"])?;
+        let told = all.stdout.contains("j@1: damaged") && all.stdout.contains("k@1: good");
+        ensure!(all.code() == 65 && told, "{}: {}{}", all.code(), all.stdout, all.stderr);
+        ensure!(all.stderr.contains("1 of 2 images are damaged"), "{}", all.stderr);
+        // One that cannot be looked at is told, and keeps none of the others from it.
+        flip(&segment_in(&bed.job(JOB))?)?;
+        let recipe = bed.job(JOB).join("job.json");
+        let right = fs::read(&recipe)?;
+        fs::write(&recipe, "{")?;
+        let all = bed.say(&["verify", "--json"])?;
+        ensure!(rows(&all)? == [good("k")], "{}", all.stdout);
+        ensure!(all.code() == 65 && all.stderr.contains("job j: "), "{}: {}", all.code(), all.stderr);
+        fs::write(&recipe, right)?;
+        // What runs is verified, and not repaired.
+        let running = plain_job::started(bed, "l", &mut plain_job::command(bed, "l", &[])?)?;
+        let all = bed.say(&["verify", "--repair", "--json"])?;
+        ensure!(rows(&all)? == [good(JOB), good("k")], "{}", all.stdout);
+        ensure!(all.code() == 69 && all.stderr.contains("job l is not repaired"), "{}", all.stderr);
+        end(bed, running)
+    });
+}
+
+#[test]
 fn an_image_becomes_a_file_and_a_job_again() {
     each_user(|bed| {
         job_with_images(bed, &[], 2)?;

@@ -108,6 +108,10 @@ fn all_kinds(bed: &Bed) -> Result<()> {
     agrees(&say(&["list", "--tier", &tier, "--json"])?, "tier")?;
     agrees(&say(&["show", "j", "--json"])?, "image")?;
     agrees(&say(&["verify", "j", "--all-tiers", "--json"])?, "verify")?;
+    agrees(&say(&["verify", "--json"])?, "verify")?;
+    agrees(&say(&["sync", "j", "--json"])?, "sync")?;
+    let fetched = agrees(&say(&["fetch", "j", "--json"])?, "fetch")?;
+    ensure!(fetched["fetched"]["from"] == tier && fetched["tiers"][0]["tier"] == tier, "{fetched}");
     agrees(&say(&["prune", "j", "--keep", "1", "--dry-run", "--json"])?, "prune")?;
     let unknown = agrees(&say(&["show", "absent", "--json"])?, "error")?;
     ensure!(unknown["exit"] == 66 && unknown["message"].is_string(), "{unknown}");

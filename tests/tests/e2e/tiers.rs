@@ -73,6 +73,60 @@ fn the_store_is_lost_and_the_program_goes_on_from_a_lower_tier() {
     });
 }
 
+#[test]
+fn sync_and_fetch_take_and_say_the_same() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let (one, other) = (tier(bed, ""), format!("dir={}", bed.work().join("other").display()));
+        let running = bed.say(&["sync", JOB, "--tier", &one])?;
+        ensure!(running.code() == 69 && running.stderr.contains("runs without tier"), "{}", running.stderr);
+        kill_all(bed, JOB, &mut front, pid)?;
+        for command in ["sync", "fetch"] {
+            let none = bed.say(&[command, JOB])?;
+            let said = none.stderr.contains("job j has no tiers; name one with --tier");
+            ensure!(none.code() == 64 && said, "{command}: {}: {}", none.code(), none.stderr);
+            let unknown = bed.say(&[command, "jj"])?;
+            ensure!(unknown.code() == 66 && unknown.stderr.contains("did you mean"), "{}", unknown.stderr);
+        }
+        // It has them from now on, and each may be named alone.
+        bed.say(&["sync", JOB, "--tier", &one, "--tier", &other])?.success()?;
+        fs::remove_dir_all(bed.work().join("other"))?;
+        let alone = bed.say(&["sync", JOB, "--tier", &other, "--json"])?.success()?;
+        let told: serde_json::Value = serde_json::from_str(&alone.stdout)?;
+        let rows = serde_json::json!([
+            { "tier": other, "newest": 1, "waiting": 0, "error": null, "read_only": null }
+        ]);
+        ensure!(told["kind"] == "sync" && told["tiers"] == rows, "{told}");
+        let listed = listed(bed)?["tiers"].clone();
+        ensure!(listed.as_array().is_some_and(|all| all.len() == 2), "the other is still known: {listed}");
+        // A tier that is not there is told by both in the same way, and waited for.
+        fs::rename(bed.work().join("other"), bed.work().join("away"))?;
+        fs::write(bed.work().join("other"), "")?;
+        fs::remove_dir_all(bed.work().join("pfs"))?;
+        for (command, code) in [("sync", 73), ("fetch", 64)] {
+            let failed = bed.say(&[command, JOB, "--tier", &other, "--json"])?;
+            let told: serde_json::Value = serde_json::from_str(&failed.stdout)?;
+            ensure!(failed.code() == code && told["kind"] == command, "{command} {}: {told}", failed.code());
+            ensure!(told["tiers"][0]["error"].is_string(), "{told}");
+        }
+        let mut waiting = bed.holdfast(&["fetch", JOB, "--tier", &other, "--wait"]);
+        let mut waiting =
+            waiting.stderr(bed.create("fetch.err")?).stdout(bed.create("fetch.out")?).spawn()?;
+        bed.until("a word of the tier", PATIENCE, || bed.text("fetch.err").contains("tier dir="))?;
+        fs::remove_file(bed.work().join("other"))?;
+        fs::rename(bed.work().join("away"), bed.work().join("other"))?;
+        ensure!(wait(&mut waiting, PATIENCE)?.success(), "{}", bed.text("fetch.err"));
+        ensure!(
+            bed.text("fetch.out").contains("image 1 of job j was fetched from"),
+            "{}",
+            bed.text("fetch.out")
+        );
+        bed.may_end()?;
+        restarts(bed, JOB, &[])
+    });
+}
+
 /// What is damaged does not go down and is said, however long one waits; once it is repaired it goes.
 #[test]
 fn an_image_that_was_damaged_goes_down_when_it_is_repaired() {

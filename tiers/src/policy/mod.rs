@@ -26,6 +26,6 @@ mod tests;
 pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Transfer};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::transfer_ns;
-pub use retention::{Pinned, Retention, Version};
+pub use retention::{Pinned, Retention, Version, newest_of_days};
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;

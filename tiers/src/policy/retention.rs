@@ -4,7 +4,7 @@
 //! Invariants: the newest version of a tier is never removed, nor one that a slower tier has yet to get.
 
 use super::SegmentId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A version of an object on a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +86,17 @@ impl Retention {
     }
 }
 
+/// Of each of the last days (UTC) that have versions the newest. `dates`: CLOCK_REALTIME of each version, nanoseconds.
+pub fn newest_of_days(dates: &BTreeMap<u64, u64>, days: u64) -> BTreeSet<u64> {
+    const DAY: u64 = 86_400 * 1_000_000_000;
+    let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+    for (&number, &created) in dates {
+        let one = newest.entry(created / DAY).or_insert(number);
+        *one = number.max(*one);
+    }
+    newest.into_values().rev().take(usize::try_from(days).unwrap_or(usize::MAX)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +132,16 @@ mod tests {
         let rule = Retention { max_bytes: Some(130), ..Retention::default() };
         assert_eq!(rule.removes(&versions(5)), [0, 1]);
         assert_eq!(Retention { max_bytes: Some(5), ..rule }.removes(&versions(5)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn of_a_day_the_newest_counts() {
+        const HOUR: u64 = 3_600 * 1_000_000_000;
+        let dates: BTreeMap<u64, u64> = [(1, 1), (2, 23), (3, 25), (4, 47), (5, 100)].into();
+        let dates = dates.into_iter().map(|(number, hours)| (number, hours * HOUR)).collect();
+        assert_eq!(newest_of_days(&dates, 2), BTreeSet::from([4, 5]), "of days that have some");
+        assert_eq!(newest_of_days(&dates, 9), BTreeSet::from([2, 4, 5]));
+        assert!(newest_of_days(&BTreeMap::new(), 1).is_empty() && newest_of_days(&dates, 0).is_empty());
     }
 
     #[test]

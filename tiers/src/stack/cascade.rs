@@ -141,16 +141,16 @@ impl Cascade {
         })
     }
 
-    /// Which images of the first tier go by its rules, and which of them a lower tier will not get therefore. `pinned`
-    /// stays.
-    pub fn removals(&self, rules: &LocalRules, pinned: Pinned) -> (Vec<u64>, Vec<u64>) {
+    /// Which images of the first tier go by its rules, and which of them a lower tier will not get therefore. What
+    /// `stays` names does not go.
+    pub fn removals(&self, rules: &LocalRules, stays: &dyn Fn(u64) -> bool) -> (Vec<u64>, Vec<u64>) {
         // Of a folder that cannot be listed nothing goes.
         let Ok(here) = self.shared.local.look() else { return Default::default() };
         let waiting: BTreeSet<u64> = {
             let inner = self.shared.inner.lock();
             inner.states.iter().flat_map(|state| state.wanted(&here.good)).collect()
         };
-        local_removals(rules, &self.shared.local.held(&waiting, pinned))
+        local_removals(rules, &self.shared.local.held(&waiting, stays))
     }
 
     /// Ends the threads, at their next piece; does not wait for them.

@@ -6,7 +6,6 @@
 use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
-use crate::policy::Pinned;
 use crate::tier::TierError;
 use crate::{Job, TierFolder};
 use holdfast_image::Epoch;
@@ -91,13 +90,13 @@ impl LocalVersions {
     }
 
     /// All images, for the decision which of them go.
-    pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Pinned) -> Vec<HeldVersion> {
+    pub(crate) fn held(&self, waiting: &BTreeSet<u64>, stays: &dyn Fn(u64) -> bool) -> Vec<HeldVersion> {
         let mut ids = SegmentIds::default();
         let known = self.known.lock();
         let held = known.iter().map(|(&number, table)| {
             let segments = ids.of(table, |entry| entry.len);
             let waits = waiting.contains(&number);
-            HeldVersion { number, segments, waits, pinned: pinned.has(number) }
+            HeldVersion { number, segments, waits, pinned: stays(number) }
         });
         held.collect()
     }

@@ -63,6 +63,15 @@ impl TiersRecord {
         fs::rename(temp, path)
     }
 
+    /// With what another one knows of tiers that this one does not have.
+    #[must_use]
+    pub fn with(mut self, other: TiersRecord) -> TiersRecord {
+        let unknown: Vec<TierRecord> =
+            other.tiers.into_iter().filter(|tier| self.of(&tier.tier).is_none()).collect();
+        self.tiers.extend(unknown);
+        self
+    }
+
     /// The tiers below the store.
     pub fn lower(&self) -> impl Iterator<Item = &TierRecord> {
         self.tiers.iter().filter(|tier| !Place::is_store(&tier.tier))

@@ -8,7 +8,6 @@ use crate::common::{
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::codec::{Codec, Compression};
-use holdfast_tiers::policy::Pinned;
 use holdfast_tiers::stack::{
     Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, TierRecord, TierSpec, TierState,
     TiersRecord, Way, copy_version,
@@ -238,20 +237,17 @@ fn what_waits_for_a_lower_tier_stays_above() {
     until(&cascade, "a failure", |states| states[0].failures > 0);
     assert!(!cascade.is_busy(), "what failed is not waited for");
     let rules = LocalRules { keep: Some(1), max_bytes: None };
-    assert_eq!(cascade.removals(&rules, Pinned::default()), (vec![1], vec![]));
+    assert_eq!(cascade.removals(&rules, &|_| false), (vec![1], vec![]));
     let tight = LocalRules { keep: Some(1), max_bytes: Some(1) };
-    assert_eq!(cascade.removals(&tight, Pinned::default()), (vec![1, 2], vec![2]));
-    assert_eq!(
-        cascade.removals(&tight, Pinned { restarted_from: Some(1), run_before: None }),
-        (vec![2], vec![2])
-    );
+    assert_eq!(cascade.removals(&tight, &|_| false), (vec![1, 2], vec![2]));
+    assert_eq!(cascade.removals(&tight, &|number| number == 1), (vec![2], vec![2]));
     recorded(&world.job, |tier| tier.error.as_ref().is_some_and(|error| error.contains("no answer")));
     reachable.store(true, Ordering::SeqCst);
     cascade.hurry();
     let states = until(&cascade, "version 2", |states| states[0].versions.contains(&2));
     assert!(states[0].waiting.is_empty() || states[0].activity != Activity::Idle);
     settled(&cascade);
-    assert_eq!(cascade.removals(&rules, Pinned::default()), (vec![1, 2], vec![]));
+    assert_eq!(cascade.removals(&rules, &|_| false), (vec![1, 2], vec![]));
     recorded(&world.job, |tier| tier.error.is_none() && tier.versions == [2]);
 }
 

@@ -6,7 +6,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::format::manifest::Manifest;
-use holdfast_tiers::policy::{self, Pinned, Retention, TierHolds, Wish};
+use holdfast_tiers::policy::{self, Retention, TierHolds, Wish};
 use holdfast_tiers::stack::{
     Activity, Cascade, CascadeOptions, CopyError, LocalRules, TierSpec, TiersRecord, Way, copy_version,
 };
@@ -386,7 +386,7 @@ fn a_tier_that_is_down_full_or_refuses_for_long_loses_nothing() {
             assert_eq!(state.waiting, BTreeSet::from([3, 4]), "{said}");
             let rules = LocalRules { keep: Some(1), max_bytes: None };
             assert_eq!(
-                cascade.removals(&rules, Pinned::default()),
+                cascade.removals(&rules, &|_| false),
                 (vec![1, 2], vec![]),
                 "{said}: what waits stays"
             );
