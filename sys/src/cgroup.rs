@@ -4,6 +4,7 @@
 //! process and the groups' files (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). Fails by: `None`
 //! where nothing is limited or nothing can be read; a group above the visible ones is not seen.
 
+use crate::mountinfo::{self, Mount};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,7 @@ const UNLIMITED: u64 = 1 << 60;
 /// The group of a process, or above it, that has least left; `None`: none limits it.
 pub fn tightest(pid: u32) -> Option<Room> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = mountinfo::own().ok()?;
     let folders = [(path_of(&groups, false), false), (path_of(&groups, true), true)];
     let rooms = folders.into_iter().filter_map(|(path, first)| {
         let (folder, mount) = folder_of(&mounts, path?, first)?;
@@ -84,20 +85,18 @@ fn path_of(groups: &str, first: bool) -> Option<&str> {
     })
 }
 
-/// Folder of a group, and of the mount that it is in (proc_pid_mountinfo(5)).
-fn folder_of(mounts: &str, path: &str, first: bool) -> Option<(PathBuf, PathBuf)> {
-    mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        let (mut place, mut kind) = (place.split(' ').skip(3), kind.split(' '));
-        let (root, mount) = (place.next()?, PathBuf::from(place.next()?));
-        let is_it = match kind.next()? {
+/// Folder of a group, and of the mount that it is in.
+fn folder_of(mounts: &[Mount], path: &str, first: bool) -> Option<(PathBuf, PathBuf)> {
+    mounts.iter().find_map(|mount| {
+        let is_it = match mount.kind.as_str() {
             "cgroup2" => !first,
-            "cgroup" => first && kind.nth(1)?.split(',').any(|option| option == "memory"),
+            "cgroup" => first && mount.options.split(',').any(|option| option == "memory"),
             _ => false,
         };
         // In a container the mount may begin at its own group.
-        let below = Path::new(path).strip_prefix(root).or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
-        is_it.then(|| (mount.join(below), mount))
+        let below = Path::new(path).strip_prefix(&mount.root);
+        let below = below.or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
+        is_it.then(|| (mount.point.join(below), mount.point.clone()))
     })
 }
 
@@ -134,13 +133,16 @@ mod tests {
 
     #[test]
     fn the_folder_is_below_the_mount_wherever_that_begins() {
-        let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n\
-                      31 30 0:27 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
-        let found = |path, first| folder_of(mounts, path, first).map(|(folder, _)| folder);
+        let of = |text: &str| mountinfo::parse(text.as_bytes()).unwrap();
+        let mounts = of("30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n\
+                         31 30 0:27 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+        let found = |path, first| folder_of(&mounts, path, first).map(|(folder, _)| folder);
         assert_eq!(found("/a/b", false), Some("/sys/fs/cgroup/a/b".into()));
         assert_eq!(found("/", false), Some("/sys/fs/cgroup".into()));
         assert_eq!(found("/docker/1/x", true), Some("/sys/fs/cgroup/memory/x".into()));
-        assert_eq!(folder_of("30 23 0:26 / /proc rw - proc proc rw", "/", false), None);
+        assert_eq!(folder_of(&of("30 23 0:26 / /proc rw - proc proc rw"), "/", false), None);
+        let odd = of("30 23 0:26 / /a\\040b rw - cgroup2 cgroup2 rw");
+        assert_eq!(folder_of(&odd, "/g", false), Some(("/a b/g".into(), "/a b".into())));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod ids;
 pub mod inotify;
 pub mod mapped_read;
 pub mod memfd;
+pub mod mountinfo;
 pub mod nvcomp;
 pub mod objects;
 pub mod pagemap;

@@ -389,7 +389,7 @@ int main(int argc, char **argv)
     }
     if (call == NULL) return argc > 1 && strcmp(argv[1], "list") == 0 ? 0 : 2;
     long rounds = number_argument(argc, argv, 2, 8);
-    wait_ns = number_argument(argc, argv, 3, 300) * 1000000;
+    wait_ns = number_argument(argc, argv, 3, 300) * slowness() * 1000000;
     prepare(call);
     for (long round = 0; round < rounds; round++) {
         pthread_t thread;

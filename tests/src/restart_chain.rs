@@ -81,7 +81,7 @@ impl Plan {
     /// For another try with a program that was over too soon: a machine that is that busy has time for fewer rounds.
     pub fn sooner(self) -> Plan {
         let least = if self.least < self.rounds { self.least.div_ceil(2) } else { self.least };
-        Plan { slowness: 5, haste: self.haste * 3, least, ..self }
+        Plan { slowness: self.slowness * 5, haste: self.haste * 3, least, ..self }
     }
 }
 

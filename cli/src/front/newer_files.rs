@@ -28,7 +28,11 @@ fn words(found: &NewerFiles, epoch: Epoch, cwd: &Path) -> Option<String> {
     let shown = |path: &Path| Name::from(path.strip_prefix(cwd).unwrap_or(path)).to_string();
     let named: Vec<String> = found.paths.iter().take(NAMED).map(|path| shown(path)).collect();
     if named.is_empty() {
-        return None;
+        return found.is_part.then(|| {
+            format!(
+                "there are too many files to say which of them were written after image {epoch} (docs/files.md)"
+            )
+        });
     }
     let more = match (found.paths.len() - named.len(), found.is_part) {
         (0, false) => String::new(),
@@ -55,7 +59,8 @@ mod tests {
             is_part,
         };
         let said = |count, is_part| words(&of(count, is_part), Epoch(3), Path::new("/w")).unwrap_or_default();
-        assert_eq!(said(0, true), "");
+        assert_eq!(said(0, false), "");
+        assert!(said(0, true).starts_with("there are too many files to say which"));
         assert!(said(2, false).starts_with("written after image 3 and left as they are: f0, f1; what"));
         assert!(said(7, false).contains("f4 and 2 more; what"));
         assert!(said(5, true).contains("f4 (there are too many"));

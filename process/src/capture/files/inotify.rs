@@ -11,7 +11,7 @@ use crate::capture::watchers::{Watchers, in_kernel};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, Object, Watch};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::{fd, inotify, procfs};
+use holdfast_sys::{fd, inotify, mountinfo, procfs};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -145,11 +145,12 @@ fn by_handle(open: &mut Open, paths: &mut Paths) {
     if open.is_empty() {
         return;
     }
-    let mounts = mounts();
+    // Without them the search goes on, and says what it has not found.
+    let mounts = mountinfo::own().unwrap_or_default();
     open.retain(|&(device, inode), handle| {
         let Some((kind, bytes)) = handle else { return true };
-        let found = mounts.iter().filter(|(of, _)| *of == device).find_map(|(_, folder)| {
-            let file = inotify::open_by_handle(folder, *kind, bytes).ok()?;
+        let found = mounts.iter().filter(|mount| mount.device == device).find_map(|mount| {
+            let file = inotify::open_by_handle(&mount.point, *kind, bytes).ok()?;
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
             is_at(&path, (device, inode)).then_some(path)
         });
@@ -161,20 +162,6 @@ fn by_handle(open: &mut Open, paths: &mut Paths) {
 
 fn is_at(path: &Path, wanted: Id) -> bool {
     path.is_absolute() && fs::symlink_metadata(path).is_ok_and(|metadata| id(&metadata) == wanted)
-}
-
-/// Device and folder of all mounts (proc_pid_mountinfo(5)).
-fn mounts() -> Vec<(u64, PathBuf)> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let lines = text.split(|&byte| byte == b'\n');
-    lines
-        .filter_map(|line| {
-            let mut words = line.split(|&byte| byte == b' ').skip(2);
-            let (major, minor) = std::str::from_utf8(words.next()?).ok()?.split_once(':')?;
-            let device = major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?;
-            Some((device, PathBuf::from(OsStr::from_bytes(words.nth(1)?))))
-        })
-        .collect()
 }
 
 /// Lists no folder of which `watchers` would hear.
