@@ -55,7 +55,8 @@ check: ## format, lints, order of the house: what each check forbids is in tests
 # JOBS at a time, too: many of them wait for a disk. What is compiled for them alone is not optimised.
 unit: ## tests of the crates
 	$(SAY) "unit tests"
-	RUST_TEST_THREADS=$(JOBS) RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-unit.sh $(SIGNALS) $(CARGO) test --release --locked --workspace --exclude holdfast-tests
+	RUST_TEST_THREADS=$(JOBS) RUSTC_WRAPPER=$(CURDIR)/scripts/rustc-unit.sh $(SIGNALS) \
+		$(CARGO) test --release --locked --workspace --exclude holdfast-tests
 	/usr/bin/python3 -m unittest discover -q -s benches
 
 # A folder of its own: other flags would make cargo build everything anew each time.
