@@ -36,8 +36,9 @@ pub struct CudaArea {
     /// Library: objects that are not in the table because it was full or in use for too long. Not 0: the table and the
     /// counts below are too small.
     pub lost: AtomicU64,
-    /// Library: functions of the driver that were given to the program without a wrapper, though the table of functions
-    /// has one: another library intercepts them.
+    /// Library: ways past the gate that the program may have: functions of the driver that it was given without a
+    /// wrapper (another library intercepts them, or too many were not known), libraries that find the driver by
+    /// themselves (RTLD_DEEPBIND).
     pub unhooked: AtomicU64,
     /// Library: undocumented tables of functions that were asked for (cuGetExportTable).
     pub export_tables: AtomicU64,

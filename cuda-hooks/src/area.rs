@@ -73,6 +73,12 @@ pub fn count(kind: u8) -> (&'static AtomicU64, &'static AtomicU64) {
     (&AREA.counts[index], &AREA.bytes[index])
 }
 
+/// Calls may give devices work past the gate from now on: of a function without a wrapper, of a library that finds the
+/// driver by itself.
+pub fn past_the_gate() {
+    AREA.unhooked.fetch_add(1, Relaxed);
+}
+
 /// Calls so far that gave devices work, all threads together; `None`: there may be others, which no wrapper has
 /// counted. Stays as it is while the gate is closed and drained.
 pub fn work() -> Option<u64> {

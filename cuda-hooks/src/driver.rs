@@ -4,7 +4,7 @@
 //! What a function is, its address says, never a name alone: cuGetProcAddress() chooses by name, version and flags,
 //! and a driver may have functions that the table does not know. So all addresses of the table's rows are collected
 //! once: as the driver library exports them, and as cuGetProcAddress() gives them for the version that each row begins
-//! with. An address that is not among them passes without a wrapper; the driver's own lock holds it in a checkpoint.
+//! with. An address of the driver that is not among them gets a wrapper that knows nothing of it (`unknown.rs`).
 //! Invariants: the driver is asked first, so the program never gets a function that it lacks. One driver library per
 //! process: the first. It stays loaded: what was collected must stay right. What another library intercepts (it
 //! exports the name, too, and is before the driver) stays its own: calls by name pass through ours to it.
@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use crate::table::{self, ROWS, Row};
-use crate::{area, next, platform, thread};
+use crate::{area, next, platform, thread, unknown};
 use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem;
@@ -41,6 +41,8 @@ type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mu
 static REAL: [AtomicUsize; ROWS.len()] = [const { AtomicUsize::new(0) }; ROWS.len()];
 static MAP: [AtomicU64; ROOM] = [const { AtomicU64::new(0) }; ROOM];
 static FOUND: AtomicBool = AtomicBool::new(false);
+/// Where the driver library is loaded.
+static BASE: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the driver library is known.
 pub fn is_found() -> bool {
@@ -71,8 +73,43 @@ pub(crate) fn missing() -> u32 {
 pub(crate) fn replacement(address: *mut c_void) -> *mut c_void {
     match row_at(address) {
         Some(row) => wrapper_of(row).unwrap_or(address),
-        None => address,
+        None if !is_the_drivers(address) => address,
+        None => unknown::wrapper(address).unwrap_or_else(|| {
+            area::past_the_gate();
+            address
+        }),
     }
+}
+
+/// Whether an address lies in the driver library.
+fn is_the_drivers(address: *mut c_void) -> bool {
+    let base = BASE.load(Relaxed);
+    base != 0 && object_at(address).is_some_and(|object| object.dli_fbase.addr() == base)
+}
+
+/// The object that an address lies in.
+fn object_at(address: *mut c_void) -> Option<libc::Dl_info> {
+    let mut object: libc::Dl_info =
+        libc::Dl_info { dli_fname: null(), dli_fbase: null_mut(), dli_sname: null(), dli_saddr: null_mut() };
+    // SAFETY: dladdr writes `object` only, and accepts any address.
+    let known = unsafe { libc::dladdr(address, &raw mut object) } != 0;
+    (known && !object.dli_fname.is_null()).then_some(object)
+}
+
+/// Whether the driver library, if it is loaded, exports a name.
+pub(crate) fn exports(symbol: &CStr) -> bool {
+    let handle = loaded();
+    if handle.is_null() {
+        return false;
+    }
+    let found = own_dlsym(handle, symbol);
+    // SAFETY: the handle of just now. A name that is not there has left an error behind, which the program's own call
+    // did not make.
+    unsafe {
+        libc::dlclose(handle);
+        libc::dlerror();
+    }
+    !found.is_null()
 }
 
 /// The wrapper of a row, if it has one.
@@ -128,13 +165,7 @@ pub(crate) fn bind_to_object_of(address: *mut c_void) -> bool {
     if is_found() {
         return true;
     }
-    let mut object: libc::Dl_info =
-        libc::Dl_info { dli_fname: null(), dli_fbase: null_mut(), dli_sname: null(), dli_saddr: null_mut() };
-    // SAFETY: dladdr writes `object` only, and accepts any address.
-    if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
-        return false;
-    }
-    bind_name(object.dli_fname)
+    object_at(address).is_some_and(|object| bind_name(object.dli_fname))
 }
 
 /// The same with the driver library by its usual name, if it is loaded.
@@ -174,6 +205,9 @@ fn bind(handle: *mut c_void) -> bool {
         return false;
     }
     area::prepare();
+    if let Some(object) = object_at(own_dlsym(handle, c"cuInit")) {
+        BASE.store(object.dli_fbase.addr(), Relaxed);
+    }
     for (row, entry) in ROWS.iter().enumerate() {
         collect_export(handle, row, entry);
     }
@@ -208,7 +242,7 @@ fn collect_export(handle: *mut c_void, row: usize, entry: &Row) {
     }
     place.store(by_name.addr(), Relaxed);
     if !own.is_null() {
-        area::area().unhooked.fetch_add(1, Relaxed);
+        area::past_the_gate();
     }
 }
 
@@ -216,7 +250,7 @@ fn collect_export(handle: *mut c_void, row: usize, entry: &Row) {
 fn collect_given(handle: *mut c_void, get: Get, row: usize, entry: &Row) {
     let own = own_dlsym(handle, entry.symbol());
     let intercepted = !own.is_null() && REAL.get(row).is_some_and(|place| place.load(Relaxed) != own.addr());
-    if intercepted || !entry.has_wrapper() {
+    if intercepted {
         return;
     }
     let (mut given, mut status) = (null_mut(), 0);
@@ -233,6 +267,7 @@ fn collect_given(handle: *mut c_void, get: Get, row: usize, entry: &Row) {
     }
     if let Some(place) = REAL.get(row)
         && place.load(Relaxed) == 0
+        && entry.has_wrapper()
     {
         place.store(given.addr(), Relaxed);
     }

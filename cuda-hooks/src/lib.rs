@@ -12,7 +12,8 @@
 //! | --- | --- |
 //! | [`table`] | the rows: all functions of the driver's headers |
 //! | [`wrappers`] | one function per row that is not forwarded; the exports |
-//! | [`gate`], [`wait`], [`thread`] | who is inside the driver; closing it, and waiting until nothing is inside |
+//! | [`unknown`] | wrappers of functions that the table does not have |
+//! | [`gate`], [`entry`], [`wait`], [`thread`] | who is inside the driver; closing it, and waiting until none is |
 //! | [`resolve`], [`driver`], [`next`] | looking functions up; the driver's own functions; the C library's `dlsym` |
 //! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
 //! | [`arena`] | device memory that libholdfast owns: cuMemAlloc, cuMemFree, questions about pointers |
@@ -29,6 +30,7 @@ extern crate std;
 pub mod area;
 mod arena;
 pub mod driver;
+mod entry;
 pub mod gate;
 mod keeper;
 mod next;
@@ -39,6 +41,7 @@ pub mod service;
 pub mod table;
 pub mod thread;
 mod track;
+mod unknown;
 mod wait;
 pub mod wrappers;
 

@@ -12,7 +12,7 @@
 //! Handles and names are the program's, passed on as they are.
 #![allow(unsafe_code)]
 
-use crate::{driver, next, platform, table, thread};
+use crate::{area, driver, next, platform, table, thread};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem;
 use core::ptr::{null, null_mut};
@@ -76,19 +76,34 @@ pub unsafe extern "C-unwind" fn look_up(
 ) -> Answer {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    if thread::passes()
-        || !table::find(name).and_then(|row| table::ROWS.get(row)).is_some_and(table::Row::has_wrapper)
-    {
+    if thread::passes() {
         return Answer::PASS;
     }
     let question = Question { name, version };
-    platform::keep_errno(|| {
-        if handle == libc::RTLD_NEXT {
-            next_of(question, caller)
-        } else {
-            Answer::is(found_at(question, handle))
-        }
-    })
+    match table::find(name).and_then(|row| table::ROWS.get(row)).map(table::Row::has_wrapper) {
+        Some(false) => Answer::PASS,
+        None => platform::keep_errno(|| not_in_the_table(question, handle)),
+        Some(true) => platform::keep_errno(|| {
+            if handle == libc::RTLD_NEXT {
+                next_of(question, caller)
+            } else {
+                Answer::is(found_at(question, handle))
+            }
+        }),
+    }
+}
+
+/// A name that the table does not have: of a driver that is newer, or of something else altogether.
+fn not_in_the_table(question: Question<'_>, handle: *mut c_void) -> Answer {
+    let found = if handle == libc::RTLD_NEXT { null_mut() } else { question.ask(handle) };
+    if !found.is_null() {
+        return Answer::is(replaced(found));
+    }
+    // The C library may find it for the one that asks: that is not seen.
+    if driver::exports(question.name) {
+        area::past_the_gate();
+    }
+    Answer::PASS
 }
 
 /// In the object of a handle, or in the program.

@@ -155,7 +155,9 @@ pub fn after(effect: &Effect, arguments: &[usize], result: u32, ended: &Ended) {
         for object in ended.0.iter().flatten() {
             objects::add(*object);
         }
-        if !(matches!(effect, Effect::CaptureEnd) && result == CAPTURE_INVALIDATED) {
+        // Other errors end the capture or do not: the driver is asked.
+        let is_over = || result == CAPTURE_INVALIDATED || !is_capturing(argument(arguments, 0));
+        if !matches!(effect, Effect::CaptureEnd) || !is_over() {
             return;
         }
     }
@@ -232,6 +234,22 @@ fn current_context() -> u64 {
             mem::transmute::<usize, unsafe extern "C" fn(*mut *mut c_void) -> u32>(get)(&raw mut context)
         } == SUCCESS;
     if known { context.addr() as u64 } else { 0 }
+}
+
+/// Whether a stream is being captured. What cannot be asked is.
+fn is_capturing(stream: usize) -> bool {
+    type Ask = unsafe extern "C" fn(usize, *mut c_int) -> u32;
+    // CU_STREAM_PER_THREAD: of a stream that is 0 only this variant can be captured.
+    const PER_THREAD: usize = 2;
+    let ask = driver::known(c"cuStreamIsCapturing");
+    let mut status = -1;
+    // SAFETY: the driver's function of this name writes one number.
+    let known = ask != 0
+        && unsafe {
+            let ask = mem::transmute::<usize, Ask>(ask);
+            ask(if stream == 0 { PER_THREAD } else { stream }, &raw mut status)
+        } == SUCCESS;
+    !known || status != 0
 }
 
 /// A context has ended, and what belongs to it.

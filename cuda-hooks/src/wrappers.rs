@@ -15,12 +15,11 @@
 #![allow(non_snake_case)] // the driver's names
 
 use crate::arena::Served;
-use crate::gate;
-use crate::platform::stack_pointer;
+use crate::entry::{enter, leave};
 use crate::track::{self, Effect, Source};
-use crate::{area, arena, driver, thread};
+use crate::{arena, driver};
 use core::mem;
-use holdfast_abi::{CudaKind, CudaThread};
+use holdfast_abi::CudaKind;
 
 /// Handles of inter-process communication, which are passed by value on the stack (System V ABI, AMD64, 3.2.3).
 #[repr(C)]
@@ -29,64 +28,6 @@ pub struct Bytes64([u64; 8]);
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: u32 = 2;
-
-/// What [`enter`] has done.
-#[derive(Clone, Copy)]
-enum Call {
-    /// Nothing: a call within a call, or one of the hooks' own.
-    Within,
-    /// Marked this entry.
-    Counted(&'static CudaThread),
-    /// Counted the call with those of other threads.
-    Uncounted,
-}
-
-/// Waits while the gate is closed; from then on the thread is inside. Not inlined: there are five hundred wrappers, and
-/// pages of code that no program touches are not free either.
-#[inline(never)]
-fn enter(row: u64, work: u64) -> Call {
-    let stack = stack_pointer();
-    match thread::entry() {
-        Some(entry) if !gate::is_within(entry, stack) => {
-            gate::arrive(area::area(), entry, row, work, stack);
-            Call::Counted(entry)
-        }
-        _ => enter_slowly(row, work, stack),
-    }
-}
-
-/// The first call of a thread, a call within a call, the hooks' own, and threads for which there is no entry.
-#[cold]
-fn enter_slowly(row: u64, work: u64, stack: u64) -> Call {
-    if thread::passes() {
-        return Call::Within;
-    }
-    match thread::claim() {
-        Some(entry) if gate::is_within(entry, stack) => {
-            // The outer call has passed the gate; work counts all the same.
-            gate::count(entry, work);
-            Call::Within
-        }
-        Some(entry) => {
-            gate::arrive(area::area(), entry, row, work, stack);
-            Call::Counted(entry)
-        }
-        None => {
-            gate::arrive_uncounted(area::area(), work);
-            Call::Uncounted
-        }
-    }
-}
-
-/// The thread is outside again.
-#[inline(always)]
-fn leave(call: Call) {
-    match call {
-        Call::Counted(entry) => gate::leave(entry),
-        Call::Within => {}
-        Call::Uncounted => gate::leave_uncounted(area::area()),
-    }
-}
 
 /// The type of an argument.
 macro_rules! kind {

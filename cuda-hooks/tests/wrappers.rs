@@ -250,6 +250,10 @@ fn every_wrapper_passes_all_arguments_and_the_result() {
                 }
             };
             assert_eq!(u64::from(returned), result, "{symbol}");
+            if result != 0 && symbol.starts_with("cuStreamEndCapture") {
+                // The driver is asked whether the capture is over.
+                continue;
+            }
             assert_eq!(fake.get(c"last"), number as u64, "{symbol} calls another function");
             let expected = fold(arguments.chars().enumerate().map(|(index, kind)| match kind {
                 'f' => u64::from(1.5_f32.to_bits()),

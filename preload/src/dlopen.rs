@@ -26,8 +26,11 @@ extern "C" fn nothing() -> *mut c_void {
 
 /// Takes the flag away, if it must go; returns the address of the C library's function.
 extern "C" fn route(flags: &mut u64) -> *mut c_void {
+    let deeply = u64::from(libc::RTLD_DEEPBIND.cast_unsigned());
     if malloc::is_own() {
-        *flags &= !u64::from(libc::RTLD_DEEPBIND.cast_unsigned());
+        *flags &= !deeply;
+    } else if *flags & deeply != 0 {
+        holdfast_cuda_hooks::area::past_the_gate();
     }
     let mut real = REAL.load(Relaxed);
     if real.is_null() {

@@ -8,12 +8,15 @@ under `holdfast run`, once for each owner of its device memory (HOLDFAST_CUDA_DA
 moments, kill -9 after each, a restart; what it printed in all has to be that of the undisturbed run. The figures are of
 `touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
-linked statically; `train.py` (examples/cuda) runs where Python has PyTorch.
+linked statically; `train.py` (examples/cuda) runs where Python has PyTorch. `cuda_past` (tests/programs) runs once for
+each KIND of work that is easily missed: two checkpoints at the moments that it names, kill -9, a restart.
 
-PROGRAMS (default all; may be empty), OWNERS: names of those to run; ROUNDS: checkpoints of each; LIMIT_S: how long a
-step may take; SAID: the file to which the messages of what failed go.
+PROGRAMS (default all; may be empty), KINDS (default none), OWNERS: names of those to run, `default` for none that is
+said; CROWDED: MiB of a program whose Restore is to find no room (default: none); ROUNDS: checkpoints of each; LIMIT_S:
+how long a step may take; SAID: the file to which the messages of what failed go.
 """
 
+import functools
 import json
 import os
 import random
@@ -29,7 +32,9 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
 # Programs in Python: the library that they need, and how many steps they do.
 NEEDS = {"train.py": ("torch", "2000"), "arrays.py": ("cupy", "200"), "compiled.py": ("jax", "200"),
-         "kernels.py": ("numba.cuda", "200")}
+         "kernels.py": ("numba.cuda", "200"), "bindings.py": ("cuda.bindings.nvrtc", "100")}
+# What `holdfast run` has to be told for a kind: a library is bound deeply only where jemalloc does not serve.
+OPTIONS = {"deep": ["--malloc", "system"]}
 # Where what failed leaves what was said meanwhile.
 SAID = os.environ.get("SAID", os.devnull)
 
@@ -41,13 +46,16 @@ def row(question, what, value):
 class Job:
     """A program under holdfast, its output in a file."""
 
-    def __init__(self, folder, work, owner, command):
+    def __init__(self, folder, work, owner, command, options=()):
         self.name = f"gpu{random.getrandbits(32):08x}"
         self.holdfast = os.path.join(folder, "holdfast")
         self.out = os.path.join(work, f"{self.name}.out")
-        self.environment = dict(os.environ, HOLDFAST_STORE=os.path.join(work, "jobs"), HOLDFAST_CUDA_DATA=owner)
+        self.environment = dict(os.environ, HOLDFAST_STORE=os.path.join(work, "jobs"))
+        self.environment.pop("HOLDFAST_CUDA_DATA", None)
+        if owner != "default":
+            self.environment["HOLDFAST_CUDA_DATA"] = owner
         self.front = None
-        self.start(["run", "--name", self.name, "--", *command], self.out)
+        self.start(["run", "--name", self.name, *options, "--", *command], self.out)
 
     def start(self, words, output):
         with open(output, "ab") as out, open(self.out + ".err", "ab") as err:
@@ -70,6 +78,13 @@ class Job:
         while self.lines() < count:
             if self.front.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"it stopped at line {self.lines()} of {count}")
+            time.sleep(0.01)
+
+    def wait_for_file(self, path):
+        end = time.monotonic() + LIMIT_S
+        while not os.path.exists(path):
+            if self.front.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"it does not make {os.path.basename(path)}")
             time.sleep(0.01)
 
     def image(self):
@@ -102,30 +117,96 @@ class Job:
                            capture_output=True, timeout=LIMIT_S)
 
 
+def first_difference(one, other):
+    """Number of the first line, from 1, that is not the same."""
+    both = zip(one.split(b"\n"), other.split(b"\n"))
+    return next((number for number, (a, b) in enumerate(both, 1) if a != b), "the last")
+
+
+@functools.cache
 def undisturbed(command):
     done = subprocess.run(command, capture_output=True, timeout=2 * LIMIT_S, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"undisturbed it ends with status {done.returncode}: {done.stdout[-200:]!r}")
+        raise RuntimeError(f"undisturbed it ends with status {done.returncode}: {done.stderr[-200:]!r}")
     return done.stdout
 
 
 def chain(folder, work, owner, name, command):
     """Checkpoint, kill, restart, ROUNDS times."""
-    wanted = undisturbed(command)
+    wanted = undisturbed(tuple(command))
     total = wanted.count(b"\n")
     job = Job(folder, work, owner, command)
-    restarts = []
+    restarts, at = [], []
     try:
         for number in range(ROUNDS):
             job.wait_for_lines(1 + random.randrange(number * total // 5, (number + 1) * total // 5))
             job.ask("checkpoint", job.name)
+            at.append(job.lines())
             job.kill()
             restarts.append(job.restart())
         found = job.end()
     finally:
         job.stop()
-    same = "equal" if found == wanted else "DIFFERENT output"
+    same = "equal"
+    if found != wanted:
+        undisturbed.cache_clear()
+        again = undisturbed(tuple(command))
+        same = (f"DIFFERENT from line {first_difference(found, wanted)}, restarted after lines {at}; "
+                f"undisturbed twice: " + ("the same" if again == wanted else
+                                          f"different, too, from line {first_difference(again, wanted)}"))
     row("restart", f"{name}, {owner}", f"{same}; restarts {', '.join(f'{1e3 * each:.0f} ms' for each in restarts)}")
+
+
+def phased(folder, work, owner, kind):
+    """`cuda_past`: a checkpoint before and after work that is easily missed, then a restart of the second."""
+    prefix = os.path.join(work, f"{kind}-{owner}")
+    command = [os.path.join(folder, "kinds", "cuda_past"), kind, prefix]
+    job = Job(folder, work, owner, command, OPTIONS.get(kind, ()))
+    try:
+        for number in (1, 3):
+            job.wait_for_file(f"{prefix}.{number}")
+            job.ask("checkpoint", job.name)
+            if number == 1:
+                open(f"{prefix}.2", "w", encoding="utf-8").close()
+        hashed = (job.image()["stop"].get("cuda") or {}).get("hashed_bytes", 0)
+        job.kill()
+        open(f"{prefix}.4", "w", encoding="utf-8").close()
+        restart = job.restart()
+        found = job.end()
+    finally:
+        job.stop()
+    same = "equal" if found.endswith(b"PASS\n") else "DIFFERENT output"
+    row("restart", f"cuda_past {kind}, {owner}",
+        f"{same}; hashed {hashed / 2**20:.0f} MiB; restart {1e3 * restart:.0f} ms")
+
+
+def crowded(folder, work, mib):
+    """Another process takes the device's memory while a process is CHECKPOINTED: it cannot be restored, is refused from
+    then on, and its image is as good as any."""
+    command = [os.path.join(folder, "programs", "touches"), "400", str(mib)]
+    enough = os.path.join(work, "enough")
+    job = Job(folder, work, "driver", command)
+    try:
+        job.wait_for_lines(1)
+        with subprocess.Popen([os.path.join(folder, "probe", "crowd"), enough], stdout=subprocess.PIPE) as crowd:
+            crowd.stdout.readline()
+            said = []
+            for _ in range(2):
+                try:
+                    job.ask("checkpoint", job.name)
+                    said.append("it can be checkpointed")
+                except RuntimeError as error:
+                    said.append(str(error))
+            open(enough, "w", encoding="utf-8").close()
+        is_right = "is committed, but" in said[0] and "CHECKPOINTED already" in said[1]
+        job.kill()
+        restart = job.restart()
+    finally:
+        job.stop()
+        if os.path.exists(enough):
+            os.remove(enough)
+    row("restart", f"{mib} MiB, no room at Restore", ("refused from then on" if is_right else f"DIFFERENT: {said}") +
+        f"; restart {1e3 * restart:.0f} ms")
 
 
 def milliseconds(stop):
@@ -148,15 +229,18 @@ def figures(folder, work, owner, mib):
         job.wait_for_lines(job.lines() + 2)
         job.ask("checkpoint", job.name)
         second = job.image()
+        job.kill()
+        restart = job.restart()
     finally:
         job.stop()
+    row("restart", f"{mib} MiB on the device, {owner}", f"{1e3 * restart:.0f} ms until its next line")
     for which, image in (("first", first), ("second", second)):
         stop = image["stop"]
         what = f"{which} image of {mib} MiB on the device, {owner}"
         row("stop", what, f"{stop['total_ns'] / 1e6:.1f} ms: {milliseconds(stop.get('cuda') or {})}")
         flush = image["flush"]
         row("size", what, f"{flush['bytes_stored'] / 2**20:.1f} MiB stored")
-        if owner == "keeper":
+        if owner in ("keeper", "default"):
             dirty = stop["cuda"]["dirty_bytes"]
             on_device = flush.get("bytes_compressed_on_device", 0) / 2**20
             row("flush", what, f"{dirty / 2**20:.1f} MiB of device memory, {on_device:.1f} compressed on the device, "
@@ -201,6 +285,11 @@ def main():
                     continue
             for owner in OWNERS:
                 guarded(chain, work, folder, work, owner, name, command)
+        for kind in os.environ.get("KINDS", "").split():
+            for owner in OWNERS:
+                guarded(phased, work, folder, work, owner, kind)
+        if os.environ.get("CROWDED"):
+            guarded(crowded, work, folder, work, int(os.environ["CROWDED"]))
         for mib in sizes:
             for owner in OWNERS:
                 guarded(figures, work, folder, work, owner, mib)

@@ -61,6 +61,9 @@ const STATIC: &[&str] = &[
 /// Those that are there with AddressSanitizer, too, as `NAME-asan`.
 const SANITIZED: &[&str] = &["heap"];
 
+/// Not programs but libraries, as `NAME.so` for the program `NAME`, from `NAME_library.c`.
+const LIBRARY: &str = "_library";
+
 /// Those that are there for another C library, too, as `NAME-musl`: into them libholdfast is loaded, but does not
 /// speak.
 const MUSL: &[&str] = &["pingpong", "tree_spawn"];
@@ -218,7 +221,10 @@ impl Kit {
             if MUSL.contains(&stem.as_str()) && Path::new("/usr/bin/musl-gcc").exists() {
                 wanted.push((source, format!("{stem}-musl"), &["musl-gcc"]));
             }
-            wanted.push((source, stem, &["cc", "-fopenmp"]));
+            match stem.strip_suffix(LIBRARY) {
+                Some(program) => wanted.push((source, format!("{program}.so"), &["cc", "-shared", "-fPIC"])),
+                None => wanted.push((source, stem, &["cc", "-fopenmp"])),
+            }
         }
         in_parallel(&wanted, |(source, name, by)| self.build(source, header, name, by, checkout))
     }

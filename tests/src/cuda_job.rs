@@ -61,7 +61,21 @@ impl<'a> CudaJob<'a> {
         words: &[&str],
         variables: Variables<'_>,
     ) -> Result<CudaJob<'a>> {
-        let mut command = bed.staying_command(name, &[], words)?;
+        CudaJob::begin_with(bed, name, &[], words, variables)
+    }
+
+    /// The same, with options of `run`.
+    ///
+    /// # Errors
+    /// It does not begin.
+    pub fn begin_with(
+        bed: &'a Bed,
+        name: &'a str,
+        options: &[&str],
+        words: &[&str],
+        variables: Variables<'_>,
+    ) -> Result<CudaJob<'a>> {
+        let mut command = bed.staying_command(name, options, words)?;
         let mut front = with_driver(bed, &mut command, variables)?.spawn()?;
         let pid = bed.wait_live(name, &mut front)?.with_context(|| bed.text("err"))?;
         Ok(CudaJob { bed, name, front, pid })

@@ -91,8 +91,11 @@ impl Cuda {
 
     /// Which of these processes use CUDA now.
     pub fn users(members: &Members) -> Vec<CudaUse> {
-        let pids: Vec<i32> = members.targets().iter().map(|target| target.pid).collect();
-        uses::among(&pids)
+        let targets = members.targets();
+        let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+        let hooks =
+            |pid| targets.iter().find(|one| one.pid == pid).and_then(|one| Hooks::of(one.pid, &one.area));
+        uses::among(&pids, |pid| hooks(pid).is_some_and(|hooks| hooks.have_begun()))
     }
 
     fn limits(&self) -> Limits {

@@ -47,6 +47,8 @@ pub enum Step {
     Return,
     /// How much memory of the host Leave would take.
     Measure,
+    /// Addresses that the driver has left are kept free.
+    Reserve,
 }
 
 impl Step {
@@ -57,6 +59,7 @@ impl Step {
             Step::Leave => CudaData::COMMAND_LEAVE,
             Step::Return => CudaData::COMMAND_RETURN,
             Step::Measure => CudaData::COMMAND_MEASURE,
+            Step::Reserve => CudaData::COMMAND_RESERVE,
         }
     }
 }
@@ -89,6 +92,7 @@ impl fmt::Display for DataError {
             Step::Leave => "copying its device memory to the host",
             Step::Return => "copying its device memory back",
             Step::Measure => "looking for changes in its device memory",
+            Step::Reserve => "keeping the driver's addresses free",
         };
         write!(f, "process {pid} ({name}): {what}")?;
         if let Some(block) = self.block.checked_sub(1) {
@@ -223,9 +227,10 @@ impl Owned {
     }
 
     /// Writes a command, and its number, which is returned.
-    fn send(&self, step: Step, argument: u64) -> io::Result<u64> {
+    fn send(&self, step: Step, arguments: &[u64]) -> io::Result<u64> {
         let number = self.word(CudaData::ASKED)?.wrapping_add(1);
-        self.write(CudaData::COMMAND, &[step.command(), argument])?;
+        self.write(CudaData::ARGUMENTS, arguments)?;
+        self.write(CudaData::COMMAND, &[step.command()])?;
         self.write(CudaData::ASKED, &[number])?;
         self.wake();
         Ok(number)
@@ -287,7 +292,7 @@ impl Owned {
 
     /// Makes a step in all of these processes at once.
     fn all(owned: &[Owned], step: Step, limit: Duration) -> Result<(), DataError> {
-        let sent: Vec<_> = owned.iter().map(|one| one.send(step, 0)).collect();
+        let sent: Vec<_> = owned.iter().map(|one| one.send(step, &[0])).collect();
         let begun = Instant::now();
         let mut first = Ok(());
         for (one, number) in owned.iter().zip(sent) {
@@ -309,7 +314,7 @@ impl Owned {
             if let Some(Err(why)) = spare.filter(|_| self.is_kept()).map(Spare::ready) {
                 tracing::error!("{why}");
             }
-            last = self.send(Step::Return, 0).map_err(|_| self.gone(Step::Return)).and_then(|number| {
+            last = self.send(Step::Return, &[0]).map_err(|_| self.gone(Step::Return)).and_then(|number| {
                 // What waits for work in a command that was called off moves nothing any more.
                 if self.is_away() { self.answer(Step::Return, number, limit) } else { Ok(()) }
             });
@@ -454,6 +459,16 @@ impl Held {
         Ok(())
     }
 
+    /// Has addresses of a process kept free that nothing is mapped at: by libholdfast's thread, where it has one there.
+    pub(super) fn reserve(&self, pid: i32, ranges: &[(u64, u64)]) -> Result<(), DataError> {
+        let Some(one) = self.owned.iter().find(|one| one.pid == pid) else { return Ok(()) };
+        for &(start, end) in ranges {
+            let sent = one.send(Step::Reserve, &[start, end]).map_err(|_| one.gone(Step::Reserve));
+            sent.and_then(|number| one.answer(Step::Reserve, number, self.limits.drain))?;
+        }
+        Ok(())
+    }
+
     /// Whether a keeper has memory of this process, and it was cut together with what has this seal.
     pub fn is_sealed(&self, pid: i32, seal: u64) -> bool {
         let own = self.owned.iter().find(|one| one.pid == pid && one.is_kept());
@@ -518,7 +533,7 @@ impl Held {
         }
         for one in std::mem::take(&mut self.owned) {
             // Of a process that has ended nothing is left to do.
-            let _ = one.send(Step::Return, CudaData::OPENS_GATE);
+            let _ = one.send(Step::Return, &[CudaData::OPENS_GATE]);
             if let Some(gates) = &mut self.gates {
                 gates.forget(one.pid);
             }

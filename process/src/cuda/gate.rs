@@ -8,6 +8,7 @@
 //! Fails by: what is inside ([`Closed::close`]); a process that has ended is no failure.
 
 use crate::refuse;
+use crate::stop::interrupt::has_ended;
 use holdfast_abi::{CudaArea, CudaKind, CudaThread, SharedPage};
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::Refusal;
@@ -82,6 +83,11 @@ impl Hooks {
             *word = u64::from_le_bytes(*bytes);
         }
         Ok(words)
+    }
+
+    /// Whether the process has initialised the driver. What cannot be read of one that lives has: its driver is asked.
+    pub fn have_begun(&self) -> bool {
+        self.words::<1>(CudaArea::INITIALISED).map_or_else(|_| !has_ended(self.pid), |[word]| word != 0)
     }
 
     /// What forbids a checkpoint now. `shares`: the driver checkpoints memory that several processes have (610 on,

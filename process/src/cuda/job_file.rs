@@ -108,7 +108,7 @@ fn user_of(path: &Path) -> Option<i32> {
     let all = procfs::processes().unwrap_or_default();
     let named: Vec<i32> =
         all.into_iter().filter(|&pid| path_of(pid).is_some_and(|own| own == path)).collect();
-    uses::among(&named).first().map(|one| one.pid)
+    uses::among(&named, |_| false).first().map(|one| one.pid)
 }
 
 fn write(saved: &JobFile, opener: &Opener) -> Result<(), String> {

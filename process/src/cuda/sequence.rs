@@ -133,10 +133,15 @@ fn state_of(driver: &dyn DriverCheckpoint, pid: i32) -> Result<CudaState, Driver
 fn in_state(state: CudaState) -> String {
     match state {
         CudaState::Failed => {
-            format!("its CUDA is {state}: the driver cannot go on with it; restart an older image")
+            format!(
+                "its CUDA is {state}: the driver cannot go on with it; end it, and restart the newest image"
+            )
         }
         _ => {
-            format!("its CUDA is {state} already, by another program (cuda-checkpoint?): end that first")
+            format!(
+                "its CUDA is {state} already, by another program (cuda-checkpoint?), or because the driver could not \
+                 restore it: end the other program first, or end this process and restart the newest image"
+            )
         }
     }
 }
@@ -250,6 +255,8 @@ pub struct Suspended {
     begun: Instant,
     /// Nothing is to be undone any more.
     over: bool,
+    /// Which process cannot go on, and why.
+    left: Option<String>,
     /// Device memory that is away, and gates: back and open when all else is done: the last to be dropped.
     held: Option<Held>,
 }
@@ -295,7 +302,7 @@ impl Suspended {
     ) -> Result<Suspended, SuspendError> {
         let figures = CudaStop { processes: uses.len() as u64, ..CudaStop::default() };
         let begun = held.as_ref().map_or_else(Instant::now, Held::begun);
-        let mut made = Suspended { driver, pids: Vec::new(), figures, begun, over: false, held };
+        let mut made = Suspended { driver, pids: Vec::new(), figures, begun, over: false, left: None, held };
         match made.bring(uses, devices) {
             Ok(()) => Ok(made),
             Err(error) => Err(error.with(made.undo())),
@@ -311,6 +318,7 @@ impl Suspended {
         }
         self.figures.lock_ns = elapsed_ns(begun);
         fault::point("cuda-locked");
+        let before: Vec<_> = self.pids.iter().map(|pid| (*pid, uses::places(*pid))).collect();
         let begun = Instant::now();
         for pid in self.pids.clone() {
             self.step(pid, driver.checkpoint(pid))?;
@@ -329,7 +337,8 @@ impl Suspended {
         }
         self.figures.checkpoint_ns = elapsed_ns(begun);
         fault::point("cuda-checkpointed");
-        self.nothing_is_left(uses, devices)
+        self.nothing_is_left(uses, devices)?;
+        self.keep_places(uses, &before)
     }
 
     /// What a call came to. One that failed in a process that has ended meanwhile is none.
@@ -358,13 +367,37 @@ impl Suspended {
         if !left.is_empty() {
             return Err(SuspendError::Refused(left));
         }
-        for one in uses {
-            // Another mapping of the program could take the place (docs/cuda.md, "Not tried yet").
-            let free = uses::unmapped(one.pid, &one.mapped).len();
-            let (pid, all) = (one.pid, one.mapped.len());
-            tracing::debug!("process {pid}: of {all} mappings of devices {free} have left their place free");
-        }
         Ok(())
+    }
+
+    /// Keeps the places free that the driver has left. What the program has put into one meanwhile Restore would
+    /// replace (driver 580.159.04 maps with MAP_FIXED): such a process is not restored. `before`: places of each.
+    fn keep_places(
+        &mut self,
+        uses: &[CudaUse],
+        before: &[(i32, Vec<(u64, u64)>)],
+    ) -> Result<(), SuspendError> {
+        for (pid, places) in before.iter().filter(|(pid, _)| self.pids.contains(pid)) {
+            let free = uses::unmapped(*pid, places);
+            tracing::debug!("process {pid}: {} places that the driver had mapped are free", free.len());
+            if let Some(held) = &self.held {
+                held.reserve(*pid, &free).map_err(|error| SuspendError::Failed(error.to_string()))?;
+            }
+        }
+        for one in uses {
+            if let Some((start, end)) = uses::taken(one.pid, &one.mapped) {
+                self.pids.retain(|pid| *pid != one.pid);
+                self.left = Some(format!(
+                    "{} is left CHECKPOINTED: its memory at {start:#x}-{end:#x} lies where the driver had mapped a \
+                     device, and would be replaced; end it, and restart the newest image",
+                    process(one.pid)
+                ));
+            }
+        }
+        match self.left {
+            None => Ok(()),
+            Some(_) => Err(SuspendError::Failed("addresses of the driver's were taken meanwhile".to_owned())),
+        }
     }
 
     /// Their ids.
@@ -403,13 +436,19 @@ impl Suspended {
         (figures, elapsed_ns(self.begun))
     }
 
+    /// All are RUNNING, but for those of which it says otherwise.
+    fn settled(&mut self) -> Result<(), String> {
+        let settled = settle_all(&*self.driver, &self.pids);
+        together([settled, self.left.take().map_or(Ok(()), Err)].into_iter())
+    }
+
     /// There is no image: all is undone.
     ///
     /// # Errors
     /// Which are not RUNNING, and why.
     pub fn undo(mut self) -> Result<(), String> {
         self.over = true;
-        let settled = settle_all(&*self.driver, &self.pids);
+        let settled = self.settled();
         let back = release(self.held.take(), &settled, &mut self.figures);
         together([settled, back].into_iter())
     }
@@ -420,7 +459,7 @@ impl Drop for Suspended {
         if self.over {
             return;
         }
-        let settled = settle_all(&*self.driver, &self.pids);
+        let settled = self.settled();
         let back = release(self.held.take(), &settled, &mut self.figures);
         if let Err(left) = together([settled, back].into_iter()) {
             tracing::error!("{left}");

@@ -1,8 +1,10 @@
 //! Which processes use CUDA, as /proc shows it: a libcuda that is mapped, and devices that are open or mapped.
 //!
 //! Called before a cut, by `check`, and where files and mappings are understood. A process that has libcuda but no
-//! device has not begun to use it (cuInit opens /dev/nvidiactl), or was checkpointed by the driver: there is nothing of
-//! a device in it either way. Nothing here fails: a process that has ended uses nothing.
+//! device has not begun to use it (cuInit opens /dev/nvidiactl), or is CHECKPOINTED: by another program, or because the
+//! driver could not restore it. An image of that would be one of a program without CUDA; so it uses CUDA where
+//! libholdfast has seen it begin, or the driver's thread is there, and the driver is asked what state it is in.
+//! Nothing here fails: a process that has ended uses nothing.
 //!
 //! The driver of the tests, which needs no GPU, has memfds of their names for devices.
 
@@ -90,14 +92,26 @@ pub fn devices_of(pid: i32) -> Vec<Refusal> {
     mapped.chain(open).map(refusal).collect()
 }
 
-/// Which of these processes use CUDA.
-pub fn among(pids: &[i32]) -> Vec<CudaUse> {
+/// Whether a process has the thread by which the driver answers while there is no device.
+fn has_drivers_thread(pid: i32) -> bool {
+    // As the drivers from 570 on name it, and the one of the tests.
+    const NAME: &str = "cuda-EvtHandlr";
+    let tasks = procfs::tasks(pid).unwrap_or_default();
+    tasks.into_iter().any(|tid| {
+        fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).is_ok_and(|name| name.trim_end() == NAME)
+    })
+}
+
+/// Which of these processes use CUDA. `begun`: libholdfast has seen one of them initialise the driver.
+pub fn among(pids: &[i32], begun: impl Fn(i32) -> bool) -> Vec<CudaUse> {
     let look = |&pid: &i32| {
         let maps = maps(pid);
         let library = library_in(&maps)?;
         let mapped = maps.iter().filter(|mapping| is_device(&mapping.name));
         let mapped: Vec<(u64, u64)> = mapped.map(|mapping| (mapping.start, mapping.end)).collect();
-        (!mapped.is_empty() || !open_devices(pid).is_empty()).then_some(CudaUse { pid, library, mapped })
+        let uses =
+            !mapped.is_empty() || !open_devices(pid).is_empty() || begun(pid) || has_drivers_thread(pid);
+        uses.then_some(CudaUse { pid, library, mapped })
     };
     pids.iter().filter_map(look).collect()
 }
@@ -119,6 +133,26 @@ pub fn unmapped(pid: i32, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         }
     }
     left
+}
+
+/// Whether nothing is there but addresses: the driver's reservations, or one that was made for it.
+fn is_reservation(one: &Mapping) -> bool {
+    one.prot == 0 && !one.shared && one.inode == 0 && one.name.is_empty()
+}
+
+/// Where a driver could leave places free for a while: its devices, and large reservations. Whose those are nothing
+/// says.
+pub fn places(pid: i32) -> Vec<(u64, u64)> {
+    const LARGE: u64 = 2 << 20;
+    let is_one = |one: &Mapping| is_device(&one.name) || is_reservation(one) && one.end - one.start >= LARGE;
+    maps(pid).into_iter().filter(is_one).map(|one| (one.start, one.end)).collect()
+}
+
+/// What of a process lies in `ranges` and is no reservation.
+pub fn taken(pid: i32, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
+    let lies_in = |one: &Mapping| ranges.iter().any(|&(start, end)| one.start < end && start < one.end);
+    let is_in_the_way = |one: &Mapping| lies_in(one) && !is_reservation(one) && !is_device(&one.name);
+    maps(pid).into_iter().find(is_in_the_way).map(|one| (one.start, one.end))
 }
 
 #[cfg(test)]
@@ -150,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_open_is_found_and_nothing_else_uses_cuda() {
         let own = std::process::id().cast_signed();
-        assert_eq!(among(&[own, i32::MAX]), []);
+        assert_eq!(among(&[own, i32::MAX], |_| true), []);
         let device = fd::memfd(c"nvidia7").unwrap();
         let found = devices_of(own);
         let number = device.as_raw_fd();
@@ -158,7 +192,7 @@ mod tests {
             |refusal: &Refusal| matches!(&refusal.subject, Subject::Descriptor { fd, .. } if *fd == number);
         assert!(found.iter().any(is_it), "{found:?}");
         // Without libcuda it is no use of CUDA.
-        assert_eq!(among(&[own]), []);
+        assert_eq!(among(&[own], |_| true), []);
     }
 
     #[test]
@@ -170,5 +204,7 @@ mod tests {
         let below = mapping.start - 0x1000;
         assert_eq!(unmapped(own, &[(below, mapping.end)]), [(below, mapping.start)]);
         assert_eq!(unmapped(i32::MAX, &[(1, 2)]), [(1, 2)]);
+        assert_eq!(taken(own, &[(below, mapping.end)]), Some((mapping.start, mapping.end)));
+        assert_eq!(taken(own, &[(below, mapping.start)]), None);
     }
 }

@@ -17,6 +17,7 @@ mod cuda;
 mod cuda_data;
 mod cuda_faults;
 mod cuda_keeper;
+mod cuda_past;
 mod cuda_programs;
 mod cuda_refusals;
 mod cuda_restarts;

@@ -219,7 +219,7 @@ pub fn forbid_event(event: &Arc<Event>) -> Answer {
     })
 }
 
-/// A stream is destroyed.
+/// A stream is destroyed, or a launch was refused.
 pub fn invalidate(stream: &Stream) {
     with((), |all| {
         if let Some(joined) = all.streams.get(&stream.id) {

@@ -20,7 +20,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
 fn map(address: u64, length: u64, access: i32, flags: i32, file: RawFd) -> io::Result<u64> {
     let length = usize::try_from(length).map_err(io::Error::other)?;
     // SAFETY: either the kernel chooses the place, or MAP_FIXED_NOREPLACE keeps what is there, or (MAP_FIXED, in
-    // `reserve_over` and `map_file_over`) the place is a mapping of the driver's own.
+    // `reserve_over` and `map_file_over`) the place is one of the driver's, which the real one replaces, too.
     let at = unsafe { libc::mmap(address as *mut libc::c_void, length, access, flags, file, 0) };
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }
@@ -55,7 +55,7 @@ pub fn reserve_at(address: u64, length: u64) -> io::Result<()> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Instead of a mapping of the driver's own.
+/// Instead of a mapping of the driver's own, or over what the host has put where it was.
 pub fn reserve_over(address: u64, length: u64) -> io::Result<()> {
     map(address, length, libc::PROT_NONE, NOTHING | libc::MAP_FIXED, -1).map(drop)
 }
@@ -76,16 +76,11 @@ pub fn map_file(file: &OwnedFd, length: u64) -> io::Result<u64> {
     map(0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
 }
 
-/// The same at one place: over a reservation of the driver's, or where nothing is.
-pub fn map_file_over(file: &OwnedFd, address: u64, length: u64, reserved: bool) -> io::Result<()> {
-    let how = if reserved { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+/// The same at one place, whatever is there: over a reservation of the driver's, or, as the real one does it, over
+/// anything that the host has put where the driver had left a place.
+pub fn map_file_over(file: &OwnedFd, address: u64, length: u64) -> io::Result<()> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let at = map(address, length, access, libc::MAP_SHARED | how, file.as_raw_fd())?;
-    if at == address {
-        return Ok(());
-    }
-    unmap(at, length);
-    Err(io::ErrorKind::AlreadyExists.into())
+    map(address, length, access, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd()).map(drop)
 }
 
 /// A file of memory.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::capture;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::context::{self, CONTEXTS};
@@ -176,7 +177,10 @@ pub fn kernel(
 /// A launch on a stream.
 pub fn launch(function: usize, shape: Shape, stream: usize, each: In<In<u8>>, extra: In<usize>) -> Answer {
     let target = submit::target(stream)?;
-    let kernel = kernel(function, target.context.handle(), shape, each, extra)?;
+    let kernel = kernel(function, target.context.handle(), shape, each, extra).inspect_err(|_| {
+        // a launch that is refused ends the capture (driver 580.159.04)
+        capture::invalidate(&target.stream);
+    })?;
     target.put(Command::Launch(Arc::new(kernel))).map(drop)
 }
 

@@ -45,7 +45,7 @@ fn injected(operation: Operation) -> Injected {
 }
 
 /// Process and thread to ask, as the kernel numbers them for the caller. A process that has not initialised the driver
-/// has no such thread; that the real driver says CUDA_ERROR_INVALID_VALUE then is not verified.
+/// has no such thread: CUDA_ERROR_NOT_INITIALIZED (driver 580.159.04; of a child made by fork, too).
 pub fn restore_thread(process: i32) -> Answer<(i32, i32)> {
     let own = process == system::process_id();
     let folder = if own { "/proc/self/task".into() } else { format!("/proc/{process}/task") };
@@ -59,7 +59,7 @@ pub fn restore_thread(process: i32) -> Answer<(i32, i32)> {
             return Ok((process, thread));
         }
     }
-    Err(Code::INVALID_VALUE)
+    Err(Code::NOT_INITIALIZED)
 }
 
 fn exchange(process: i32, thread: i32, request: &Request) -> io::Result<Reply> {

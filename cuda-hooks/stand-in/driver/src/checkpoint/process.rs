@@ -5,7 +5,7 @@
 //! | --- | --- | --- | --- |
 //! | Lock | RUNNING | LOCKED | CUDA_ERROR_NOT_READY after its time: the process is RUNNING (cuda.h) |
 //! | Checkpoint | LOCKED | CHECKPOINTED | managed memory, IPC, MPS: NOT_SUPPORTED; multicast: hangs (nccl#2340) |
-//! | Restore | CHECKPOINTED | LOCKED | see `restore`; after a failed one the process is FAILED |
+//! | Restore | CHECKPOINTED | LOCKED | see `restore`; without memory: every further one too, 304 (driver 580.159.04) |
 //! | Unlock | LOCKED | RUNNING | |
 //!
 //! From any other state: CUDA_ERROR_ILLEGAL_STATE (cuda.h; Unlock of a CHECKPOINTED process too: DMTCP, plugin/cuda).
@@ -36,20 +36,26 @@ pub enum State {
     Locked = 1,
     /// The process has nothing of the device.
     Checkpointed = 2,
-    /// Nothing helps any more.
-    Failed = 3,
 }
 
 struct Process {
     state: State,
+    /// A restore has found no memory: nothing helps any more.
+    broken: bool,
     id: i32,
     name: String,
     plumbing: Option<(OwnedFd, OwnedFd, OwnedFd)>,
     job_file: Option<JobFile>,
 }
 
-static PROCESS: Mutex<Process> =
-    Mutex::new(Process { state: State::Running, id: 0, name: String::new(), plumbing: None, job_file: None });
+static PROCESS: Mutex<Process> = Mutex::new(Process {
+    state: State::Running,
+    broken: false,
+    id: 0,
+    name: String::new(),
+    plumbing: None,
+    job_file: None,
+});
 
 /// The driver's pipe and eventfd; called by `cuInit`.
 pub fn open() -> std::io::Result<()> {
@@ -69,14 +75,13 @@ pub fn handle(request: &Request) -> (Answer, State) {
         Operation::Checkpoint => {
             step(&mut process, State::Locked, State::Checkpointed, |process| checkpoint(process, request))
         }
-        Operation::Restore if process.state == State::Failed => Err(Code::OPERATING_SYSTEM),
+        Operation::Restore if process.broken => Err(Code::OPERATING_SYSTEM),
         Operation::Restore => {
             let restored =
                 step(&mut process, State::Checkpointed, State::Locked, |process| restore(process, request));
-            // "after a failed Restore (out of memory) every retry gives 304" (NVIDIA/cuda-checkpoint#44)
-            if restored == Err(Code::OUT_OF_MEMORY) {
-                process.state = State::Failed;
-            }
+            // "after a failed Restore (out of memory) every retry gives 304" (NVIDIA/cuda-checkpoint#44), and the state
+            // stays what it was (driver 580.159.04)
+            process.broken = restored == Err(Code::OUT_OF_MEMORY);
             restored
         }
         Operation::Unlock => step(&mut process, State::Locked, State::Running, |_| unlock(request)),
@@ -153,9 +158,9 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
 }
 
 /// The process has to be the one that was checkpointed: same id, same name, the driver's pipes as they were (DMTCP,
-/// plugin/cuda); its addresses have to be free; the device has to be the same or named by a pair, "it must contain
-/// every checkpointed GPU" (cuda.h), with enough memory. Which results the real driver gives for each is not verified,
-/// but for the lack of memory, and 304 for what the system refuses.
+/// plugin/cuda); what lies at its addresses is replaced; the device has to be the same or named by a pair, "it must
+/// contain every checkpointed GPU" (cuda.h), with enough memory. Which results the real driver gives for each is not
+/// verified, but for the lack of memory, and 304 for what the system refuses.
 fn restore(process: &mut Process, request: &Request) -> Answer {
     if request.injected.hangs || settings().strikes(Fault::RestoreHangs) {
         hang();
@@ -179,7 +184,7 @@ fn restore(process: &mut Process, request: &Request) -> Answer {
         space::take_reserved()?;
     }
     process.job_file.as_mut().map_or(Ok(()), JobFile::take)?;
-    physical::attach(request.memory, kept)?;
+    physical::attach(request.memory)?;
     device::set_uuid(uuid);
     Ok(())
 }

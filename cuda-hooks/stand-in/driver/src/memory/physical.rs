@@ -266,7 +266,7 @@ pub fn detach(keep: bool) -> Answer {
 }
 
 /// The other way, on a device of `total` bytes: at the same addresses, or not at all.
-pub fn attach(total: u64, kept: bool) -> Answer {
+pub fn attach(total: u64) -> Answer {
     let device = device()?;
     let used = device.used.load(Ordering::Relaxed);
     if used > total {
@@ -274,7 +274,7 @@ pub fn attach(total: u64, kept: bool) -> Answer {
     }
     let failed = |_| Code::OPERATING_SYSTEM;
     let file = system::memory_file(c"nvidia0", device.length).map_err(failed)?;
-    system::map_file_over(&file, device.at.load(Ordering::Acquire), device.length, kept).map_err(failed)?;
+    system::map_file_over(&file, device.at.load(Ordering::Acquire), device.length).map_err(failed)?;
     *device.file.lock() = Some(file);
     let stale = settings().strikes(Fault::StaleRestore);
     for physical in everything(device) {

@@ -102,7 +102,8 @@ pub fn reservation(address: u64) -> Option<(u64, u64)> {
     (address - at < length).then_some((at, length))
 }
 
-fn overlaps(at: u64, length: u64) -> bool {
+/// Whether anything is mapped in a range.
+pub fn overlaps(at: u64, length: u64) -> bool {
     let table = TABLE.read();
     table.range(..at.saturating_add(length)).next_back().is_some_and(|(start, m)| start + m.length > at)
 }
@@ -156,10 +157,10 @@ pub fn drop_reserved() {
     RESERVED.lock().iter().for_each(|(&at, &length)| system::unmap(at, length));
 }
 
-/// The other way; fails where the host has used an address meanwhile.
+/// The other way. What the host has put there meanwhile is replaced (driver 580.159.04 maps with MAP_FIXED).
 pub fn take_reserved() -> Answer {
     for (&at, &length) in RESERVED.lock().iter() {
-        system::reserve_at(at, length).map_err(|_| Code::OPERATING_SYSTEM)?;
+        system::reserve_over(at, length).map_err(|_| Code::OPERATING_SYSTEM)?;
     }
     Ok(())
 }

@@ -119,6 +119,9 @@ functions! {
     Gated "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2
         (to: u64, from: u64, bytes: usize, stream: usize) | 7000 cuMemcpyDtoDAsync_v2_ptsz
         => copy::device_to_device_async(to, from, bytes, stream);
+    // of this driver alone: for tests of what a table of functions cannot know
+    Gated "cuStandInCopyAsync" 2000 cuStandInCopyAsync (to: u64, from: u64, bytes: usize, stream: usize)
+        => copy::device_to_device_async(to, from, bytes, stream);
     Gated "cuMemcpyDtoA" 3020 cuMemcpyDtoA_v2
         (to: usize, offset: usize, from: u64, bytes: usize)
         | 7000 cuMemcpyDtoA_v2_ptds

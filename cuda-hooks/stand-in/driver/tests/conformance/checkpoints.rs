@@ -135,7 +135,7 @@ isolated! {
     a_process_without_the_driver_cannot_be_asked {
         start();
         let mut state = 0u32;
-        assert_ne!(cu!("cuCheckpointProcessGetState" 12080, 1, &mut state), 0);
+        assert_eq!(cu!("cuCheckpointProcessGetState" 12080, 1, &mut state), 3);
         assert_ne!(cu!("cuCheckpointProcessGetState" 12080, i32::MAX, &mut state), 0);
     }
 }

@@ -139,6 +139,24 @@ isolated! {
 }
 
 isolated! {
+    a_launch_that_is_refused_invalidates_a_capture {
+        start();
+        let (x, y) = (put(&[1f32; 64]), put(&[0f32; 64]));
+        ok!("cuCtxSynchronize" 2000);
+        let (saxpy, on) = (kernel(module(BASIC), "saxpy"), stream(1));
+        ok!("cuStreamBeginCapture" 12000, on, 1u32);
+        assert_eq!(launch(saxpy, 1, 4096, on, &[64, float(1.0), x, y]), 1);
+        let (mut status, mut graph) = (9u32, 1usize);
+        ok!("cuStreamIsCapturing" 10000, on, &mut status);
+        assert_eq!(status, 2);
+        assert_eq!(launch(saxpy, 1, 64, on, &[64, float(1.0), x, y]), 901);
+        assert_eq!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 901);
+        ok!("cuStreamIsCapturing" 10000, on, &mut status);
+        assert_eq!(status, 0);
+    }
+}
+
+isolated! {
     a_stream_that_is_not_joined_again_fails_the_capture {
         start();
         let (at, on, other, fork) = (allocate(4), stream(1), stream(1), event());
@@ -148,6 +166,11 @@ isolated! {
         ok!("cuMemsetD32Async" 3020, at, 1u32, 1usize, other);
         let mut graph = 0usize;
         assert_eq!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 904);
+        for stream in [on, other] {
+            let mut status = 9u32;
+            ok!("cuStreamIsCapturing" 10000, stream, &mut status);
+            assert_eq!(status, 0);
+        }
     }
 }
 

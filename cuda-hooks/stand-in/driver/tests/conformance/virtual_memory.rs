@@ -94,7 +94,8 @@ isolated! {
         assert_eq!(cu!("cuMemSetAccess" 10020, at, 2 * unit, &BOTH, 1usize), 1);
         assert_eq!(cu!("cuMemAddressFree" 10020, at, 2 * unit), 1);
         ok!("cuMemUnmap" 10020, at, unit);
-        assert_eq!(cu!("cuMemUnmap" 10020, at, unit), 1);
+        // where nothing is mapped, too
+        ok!("cuMemUnmap" 10020, at, unit);
         ok!("cuMemRelease" 10020, handle);
         assert_eq!(cu!("cuMemRelease" 10020, handle), 1);
     }
