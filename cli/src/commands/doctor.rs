@@ -1,6 +1,7 @@
 //! `holdfast doctor`: what this host and this user can do, and what would make more work; with `--job`, what of a
 //! program could not be checkpointed.
 
+use crate::cuda::caller;
 use crate::cuda::client::Caller;
 use crate::cuda::messages::Question;
 use crate::cuda::release;
@@ -9,6 +10,7 @@ use crate::front::launch::null;
 use crate::keeper::{packer, probe};
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;
+use holdfast_process::cuda::uses;
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::probe::Probe;
 use holdfast_sys::{fd, unix_socket};
@@ -319,6 +321,11 @@ fn ask_driver() -> Result<String, String> {
     if !other.facts.can_checkpoint {
         return Err(format!("{driver}, without the checkpoint API"));
     }
+    // As of a program: by the path that it has mapped.
+    let found = uses::among(&[other.pid], |_| true).pop();
+    found
+        .map_or(Ok(()), |found| caller::trust(&found.library.path))
+        .map_err(|why| format!("{driver}, but {why}"))?;
     let state = start()?.ask(Question::State { pid: other.pid }, QUESTION);
     state.map_err(|cause| format!("{driver}, which this user cannot call for another process: {cause}"))?;
     let devices: Vec<String> = other.facts.devices.iter().map(|device| device.name.clone()).collect();

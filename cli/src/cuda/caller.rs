@@ -120,15 +120,31 @@ fn load(library: &Path) -> Result<(Direct, Facts), String> {
     Ok((Direct { driver, touched: Mutex::default(), onto: Mutex::default() }, facts))
 }
 
+/// Whether a file's owner is a user of whom this user namespace knows nothing: the kernel shows one number for all of
+/// them (user_namespaces(7), "Unmapped user and group IDs"), which no user here has. `map`: /proc/self/uid_map.
+fn is_outside(owner: u32, overflow: &str, map: &str) -> bool {
+    let numbers = |line: &str| -> Option<(u64, u64)> {
+        let mut words = line.split_whitespace().map(str::parse);
+        let (first, _, count) = (words.next()?.ok()?, words.next()?, words.next()?.ok()?);
+        Some((first, count))
+    };
+    let has = |(first, count): (u64, u64)| (first..first.saturating_add(count)).contains(&u64::from(owner));
+    overflow.trim().parse() == Ok(owner) && !map.lines().filter_map(numbers).any(has)
+}
+
 /// Whether code of this file may run here: only if no other user, but root, can have written it or put it there. A job
-/// of root's may have processes of other users, with libraries of theirs.
+/// of root's may have processes of other users, with libraries of theirs. In a user namespace (Apptainer) root's files
+/// are of a user outside: whose they are is not known, but no process in here is that user's.
 pub fn trust(library: &Path) -> Result<(), String> {
     let own = unix_socket::effective_user();
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (overflow, map) = (read("/proc/sys/kernel/overflowuid"), read("/proc/self/uid_map"));
     let real = fs::canonicalize(library).map_err(|error| format!("{}: {error}", library.display()))?;
     for path in real.ancestors() {
         let is = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let sticky = is.is_dir() && is.mode() & 0o1000 != 0;
-        if (is.uid() != 0 && is.uid() != own) || (is.mode() & 0o022 != 0 && !sticky) {
+        let is_foreign = is.uid() != 0 && is.uid() != own && !is_outside(is.uid(), &overflow, &map);
+        if is_foreign || (is.mode() & 0o022 != 0 && !sticky) {
             let (library, path) = (library.display(), path.display());
             return Err(format!(
                 "{library} is not loaded, as other users may change it: {path} must be root's or your own, and \
@@ -184,6 +200,16 @@ fn undo(direct: &Direct) {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn users_outside_of_a_namespace_are_known_by_their_number() {
+        let outside = |owner, map| is_outside(owner, "65534\n", map);
+        assert!(outside(65534, "      1000       1000          1\n"));
+        assert!(outside(65534, "0 1000 1\n1 100000 65533\n") && outside(65534, ""));
+        // One that is mapped may be anybody's, and another number is that of a user here.
+        assert!(!outside(65534, "0 1000 1\n1 100000 65536\n") && !outside(65534, "0 0 4294967295\n"));
+        assert!(!outside(1001, "1000 1000 1\n") && !is_outside(65534, "", "1000 1000 1\n"));
+    }
 
     #[test]
     fn only_libraries_that_no_other_user_can_change_are_loaded() {
