@@ -336,7 +336,7 @@ fn a_device_that_has_no_room_for_the_way_back_is_waited_for() {
         ensure!(ended.code() == INTERNAL && bed.images(JOB).len() == 1, "{}: {told}", ended.code());
         for words in [
             "copying its device memory back, block 0: cuMemCreate of ",
-            " MiB: out of memory (error 2): the device has no room",
+            " MiB: out of memory (error 2): the device has no free memory",
             "its CUDA calls wait until the memory is back",
             "is committed",
         ] {
