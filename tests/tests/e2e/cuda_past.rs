@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::cuda_job::{CudaJob, Variables, say};
-use holdfast_tests::sandbox::{Bed, PATIENCE, each_user, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, wait};
 use std::fs;
 
 const JOB: &str = "p";
@@ -138,4 +138,37 @@ fn nothing_is_replaced(bed: &Bed, owner: &str) -> Result<()> {
 #[test]
 fn memory_that_is_mapped_meanwhile_is_not_replaced() {
     each_user(|bed| nothing_is_replaced(bed, "library"));
+}
+
+/// As in Apptainer: root's files, the driver's library among them, are of a user outside.
+#[test]
+fn a_driver_of_a_user_outside_of_the_namespace() {
+    let Some(bed) = Bed::new(User::Ordinary) else { return };
+    let inside = |words: &[&str]| {
+        let mut command = bed.command("unshare".as_ref());
+        command.args(["--user", "--map-current-user"]).args(words);
+        bed.output(command, PATIENCE)
+    };
+    if !inside(&["true"]).is_ok_and(|ended| ended.code() == 0) {
+        println!("SKIPPED: no user namespaces for ordinary users here");
+        return;
+    }
+    let test = || -> Result<()> {
+        let holdfast = bed.kit().holdfast().display().to_string();
+        let saxpy = bed.kit().cuda_program("saxpy").display().to_string();
+        let drivers = bed.kit().stand_in()?.display().to_string();
+        let script = format!(
+            "export LD_LIBRARY_PATH={drivers} HOLDFAST_STORE=$PWD/own\n\
+             {holdfast} run --name {JOB} -- {saxpy} 60 >out & \n\
+             until grep -q 'saxpy 2' out; do sleep 0.05; done\n\
+             {holdfast} checkpoint --stop {JOB} || exit 3\n\
+             wait\n\
+             exec {holdfast} restart --stdio keep {JOB}"
+        );
+        let ended = inside(&["sh", "-c", &script])?.success()?;
+        let out = bed.text("out");
+        ensure!(out.ends_with("PASS\n") && out.lines().count() == 61, "{out}{}", ended.stderr);
+        Ok(())
+    };
+    test().unwrap();
 }
