@@ -12,7 +12,7 @@
 
 use super::data::Held;
 use super::driver::{Cause, CudaState, DriverCheckpoint, DriverError, names};
-use super::uses::{self, CudaUse};
+use super::uses::{self, CudaUse, Places};
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
 use holdfast_image::cuda::CudaStop;
@@ -318,7 +318,8 @@ impl Suspended {
         }
         self.figures.lock_ns = elapsed_ns(begun);
         fault::point("cuda-locked");
-        let before: Vec<_> = self.pids.iter().map(|pid| (*pid, uses::places(*pid))).collect();
+        // Not earlier: what libholdfast has unmapped for the checkpoint is no place of the driver's any more.
+        let before: Vec<Places> = self.pids.iter().map(|pid| uses::places(*pid)).collect();
         let begun = Instant::now();
         for pid in self.pids.clone() {
             self.step(pid, driver.checkpoint(pid))?;
@@ -338,7 +339,7 @@ impl Suspended {
         self.figures.checkpoint_ns = elapsed_ns(begun);
         fault::point("cuda-checkpointed");
         self.nothing_is_left(uses, devices)?;
-        self.keep_places(uses, &before)
+        self.keep_places(&before)
     }
 
     /// What a call came to. One that failed in a process that has ended meanwhile is none.
@@ -372,20 +373,16 @@ impl Suspended {
 
     /// Keeps the places free that the driver has left. What the program has put into one meanwhile Restore would
     /// replace (driver 580.159.04 maps with MAP_FIXED): such a process is not restored. `before`: places of each.
-    fn keep_places(
-        &mut self,
-        uses: &[CudaUse],
-        before: &[(i32, Vec<(u64, u64)>)],
-    ) -> Result<(), SuspendError> {
-        for (pid, places) in before.iter().filter(|(pid, _)| self.pids.contains(pid)) {
-            let free = uses::unmapped(*pid, places);
+    fn keep_places(&mut self, before: &[Places]) -> Result<(), SuspendError> {
+        for Places { pid, all, .. } in before.iter().filter(|places| self.pids.contains(&places.pid)) {
+            let free = uses::unmapped(*pid, all);
             tracing::debug!("process {pid}: {} places that the driver had mapped are free", free.len());
             if let Some(held) = &self.held {
                 held.reserve(*pid, &free).map_err(|error| SuspendError::Failed(error.to_string()))?;
             }
         }
-        for one in uses {
-            if let Some((start, end)) = uses::taken(one.pid, &one.mapped) {
+        for one in before {
+            if let Some((start, end)) = uses::taken(one.pid, &one.devices) {
                 self.pids.retain(|pid| *pid != one.pid);
                 self.left = Some(format!(
                     "{} is left CHECKPOINTED: its memory at {start:#x}-{end:#x} lies where the driver had mapped a \

@@ -38,8 +38,17 @@ pub struct CudaUse {
     pub pid: i32,
     /// By this library.
     pub library: Libcuda,
-    /// Where devices are mapped, ascending: start and end.
-    pub mapped: Vec<(u64, u64)>,
+}
+
+/// See [`places`].
+#[derive(Debug)]
+pub struct Places {
+    /// Of this process.
+    pub pid: i32,
+    /// Where devices are mapped: start and end.
+    pub devices: Vec<(u64, u64)>,
+    /// The same, and reservations.
+    pub all: Vec<(u64, u64)>,
 }
 
 /// Whether a name from /proc is that of a device of the NVIDIA driver.
@@ -107,11 +116,9 @@ pub fn among(pids: &[i32], begun: impl Fn(i32) -> bool) -> Vec<CudaUse> {
     let look = |&pid: &i32| {
         let maps = maps(pid);
         let library = library_in(&maps)?;
-        let mapped = maps.iter().filter(|mapping| is_device(&mapping.name));
-        let mapped: Vec<(u64, u64)> = mapped.map(|mapping| (mapping.start, mapping.end)).collect();
-        let uses =
-            !mapped.is_empty() || !open_devices(pid).is_empty() || begun(pid) || has_drivers_thread(pid);
-        uses.then_some(CudaUse { pid, library, mapped })
+        let is_mapped = maps.iter().any(|mapping| is_device(&mapping.name));
+        let uses = is_mapped || !open_devices(pid).is_empty() || begun(pid) || has_drivers_thread(pid);
+        uses.then_some(CudaUse { pid, library })
     };
     pids.iter().filter_map(look).collect()
 }
@@ -142,10 +149,18 @@ fn is_reservation(one: &Mapping) -> bool {
 
 /// Where a driver could leave places free for a while: its devices, and large reservations. Whose those are nothing
 /// says.
-pub fn places(pid: i32) -> Vec<(u64, u64)> {
+pub fn places(pid: i32) -> Places {
     const LARGE: u64 = 2 << 20;
-    let is_one = |one: &Mapping| is_device(&one.name) || is_reservation(one) && one.end - one.start >= LARGE;
-    maps(pid).into_iter().filter(is_one).map(|one| (one.start, one.end)).collect()
+    let maps = maps(pid);
+    let of = |is_one: &dyn Fn(&Mapping) -> bool| {
+        maps.iter().filter(|one| is_one(one)).map(|one| (one.start, one.end)).collect()
+    };
+    let is_large = |one: &Mapping| is_reservation(one) && one.end - one.start >= LARGE;
+    Places {
+        pid,
+        devices: of(&|one| is_device(&one.name)),
+        all: of(&|one| is_device(&one.name) || is_large(one)),
+    }
 }
 
 /// What of a process lies in `ranges` and is no reservation.

@@ -106,7 +106,6 @@ pub(super) fn uses() -> Vec<CudaUse> {
     let of = |pid: u32| CudaUse {
         pid: pid.cast_signed(),
         library: Libcuda { path: "/lib/libcuda.so.1".into(), inode: 1 },
-        mapped: Vec::new(),
     };
     vec![of(std::process::id()), of(std::os::unix::process::parent_id())]
 }
