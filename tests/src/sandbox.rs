@@ -380,6 +380,14 @@ impl Bed {
             fs::File::options().write(true).open(entry.path())?.set_modified(old)?;
         }
         self.say(&["list"])?.success()?;
+        // An agent that dies has no memory any more, so that it is not seen above, when it still has the job's lock
+        // (kernel/exit.c, do_exit: exit_mm, then exit_files).
+        let has_socket = || self.job(job).join("agent.sock").exists();
+        if has_socket() {
+            let _ = self.until("end of the agent", PATIENCE, || {
+                !has_socket() || self.say(&["list"]).is_ok() && !has_socket()
+            });
+        }
         for entry in entries() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let unfinished = name.starts_with(".tmp") || name.starts_with(".part-");

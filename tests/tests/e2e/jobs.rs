@@ -109,7 +109,7 @@ fn what_differs_from_the_job_is_refused_by_resume() {
         ] {
             let ended = resume(&[], words, folder)?;
             fails(&ended, 69, differs).with_context(|| differs.to_owned())?;
-            fails(&ended, 69, "holdfast: job j is another one: ")?;
+            fails(&ended, 69, "holdfast: job j is not the same: ")?;
         }
         bed.may_end()?;
         // The program's output goes on in its file.
