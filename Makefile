@@ -44,6 +44,7 @@ check: ## format, lints, order of the house: what each check forbids is in tests
 	$(SAY) "order"
 	@scripts/check-arrows.sh
 	@scripts/check-cycles.py
+	@scripts/check-folders.py
 	@scripts/check-unused.py
 	@scripts/check-licences.py
 	@scripts/check-links.py

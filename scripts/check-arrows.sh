@@ -9,7 +9,7 @@ allowed() {
         abi) echo "" ;;
         image | sys) echo "abi" ;;
         cuda-hooks) echo "abi cuda-kernels" ;;
-        pager) echo "image sys" ;;
+        pager) echo "image" ;;
         process) echo "abi image sys" ;;
         tiers) echo "image" ;;
         tiers/lab) echo "tiers" ;; # for tests alone: nothing that is shipped may use it

@@ -19,7 +19,7 @@ import sys
 from check_common import ROOT, block_end, code_only, finish, line_of, read, tracked, without_tests
 
 MOST = 5
-MOST_CYCLES = 23
+MOST_CYCLES = 6
 
 _MOD = re.compile(r"\bmod\s+(\w+)\s*\{")
 _USE = re.compile(r"\b(pub(?:\s*\([^)]*\))?\s+)?use\s+([^;]+);")

@@ -120,6 +120,31 @@ class Cycles(Repository):
             self.assertEqual(len(self.cycles.check_all(self.root)), int(number == self.cycles.MOST_CYCLES))
 
 
+class Folders(Repository):
+    folders = load("check-folders")
+    table = {"agent": (["keeper"], ["mod.rs"]), "keeper": ([], ["client.rs"])}
+
+    def found(self, beside=()):
+        return [message for _, _, message in self.folders.check(self.root, self.table, list(beside))]
+
+    def test(self):
+        self.put("cli/src/main.rs", "mod agent;\nmod keeper;\nmod name;\nfn main() { keeper::bank::run() }\n")
+        self.put("cli/src/agent/mod.rs", "use crate::keeper::client::ask;\nfn run() { ask() }\n")
+        self.put("cli/src/keeper/mod.rs", "pub mod bank;\npub mod client;\n")
+        self.put("cli/src/keeper/client.rs", "pub fn ask() {}\n")
+        self.put("cli/src/keeper/bank.rs", "pub fn run() {}\n")
+        self.put("cli/src/name.rs", "pub fn name() {}\n")
+        self.assertEqual(self.found(), [])
+        self.put("cli/src/agent/mod.rs", "use crate::keeper::bank::run;\nfn f() { run() }\n")
+        self.assertIn("entered by client.rs alone", self.found()[0])
+        self.put("cli/src/agent/mod.rs", "pub fn run() {}\n")
+        self.put("cli/src/keeper/client.rs", "pub fn ask() { crate::agent::run() }\n")
+        self.put("cli/src/name.rs", "pub fn name() { crate::agent::run() }\n")
+        self.assertEqual(len(self.found()), 2)
+        self.assertEqual(len(self.found([("name.rs", "agent/mod.rs", "why")])), 1)
+        self.assertIn("is not there", self.found([("name.rs", "keeper/bank.rs", "why")])[-1])
+
+
 class Columns(Repository):
     def test(self):
         columns = load("check-columns")

@@ -20,7 +20,7 @@ mod simulator;
 mod workload;
 
 use holdfast_lab::{Call, Faults, Faulty, Limits, SystemClock, Throttled};
-use holdfast_lab::{Mover, MoverTier};
+use holdfast_lab::{MoverTier, SegmentMover};
 use holdfast_tiers::policy::{Hierarchy, SegmentId, TierLimits, Ties};
 use holdfast_tiers::tier::{FolderTier, LocalTier, MemoryTier, Tier};
 use simulator::{Links, Op, Outcome, simulate};
@@ -85,7 +85,7 @@ impl Drop for Folders {
 
 /// The program with real bytes.
 struct Run {
-    mover: Mover,
+    mover: SegmentMover,
     noise: Vec<u8>,
     sizes: Vec<u64>,
     /// What is written next, or was restored last.
@@ -158,7 +158,7 @@ impl Run {
 fn real(ops: &[Op], sizes: &[u64]) -> (Duration, Duration, u64) {
     let folders = Folders::new();
     let (tiers, reads) = folders.open();
-    let mover = Mover::start(tiers, FOLDER, Ties::default()).unwrap();
+    let mover = SegmentMover::start(tiers, FOLDER, Ties::default()).unwrap();
     let most = *sizes.iter().max().unwrap() as usize;
     let mut run = Run {
         mover,

@@ -4,8 +4,7 @@
 //! [`answer`] first, and [`crate::args`] says where names of jobs go. Nothing is created or locked, for a user only
 //! pressed a key: a store that is not there has no jobs. A store that the line names is asked, not the default one.
 
-use crate::args::Cli;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use holdfast_tiers::Store;
@@ -19,13 +18,13 @@ const VARIABLE: &str = "HOLDFAST_COMPLETE";
 /// Those of clap, with our own for bash.
 const SHELLS: Shells<'static> = Shells(&[&SplitBash, &Elvish, &Fish, &Powershell, &Zsh]);
 
-/// Answers a shell, where one asks; says whether one did.
+/// Answers a shell, where one asks, from the definition of the command line; says whether one did.
 ///
 /// # Errors
 /// Of clap: another shell, or standard output cannot be written.
-pub fn answer() -> Result<bool, clap::Error> {
+pub fn answer(line: fn() -> Command) -> Result<bool, clap::Error> {
     let folder = std::env::current_dir().ok();
-    let complete = CompleteEnv::with_factory(Cli::command).var(VARIABLE).shells(SHELLS);
+    let complete = CompleteEnv::with_factory(line).var(VARIABLE).shells(SHELLS);
     complete.try_complete(std::env::args_os(), folder.as_deref())
 }
 

@@ -9,22 +9,26 @@
 
 mod agent;
 mod args;
+mod cascade;
 mod client;
 mod commands;
 mod completion;
 mod config;
 mod cuda;
 mod demand;
+mod earlier;
+mod entries;
 mod exit;
 mod file_system;
 mod front;
+mod front_link;
+mod helper;
 mod html;
 mod inherited_fds;
 mod inspect;
 mod keeper;
 mod last_restart;
 mod last_run;
-mod link;
 mod log;
 mod mpi;
 mod names;
@@ -42,7 +46,7 @@ mod table;
 mod tiers;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use exit::{Exit, Failure};
 use front::supervise::Ending;
 use std::io::Write;
@@ -60,7 +64,7 @@ fn abort_at_panics() {
 
 fn main() -> ExitCode {
     abort_at_panics();
-    match completion::answer() {
+    match completion::answer(Cli::command) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return usage(&error),

@@ -55,9 +55,6 @@ const RANGES_NEAR: usize = 2;
 const TOUCHED: &str = "touched";
 /// Longer notes are not read: bytes.
 const LONGEST_NOTE: u64 = 64 << 20;
-/// What the first message to the front says if all is well.
-pub const READY: &[u8] = b"ready";
-
 /// The pages, as the kernel asks for them.
 struct Served {
     image: Image,

@@ -9,10 +9,10 @@
 //! it tells the front why it cannot have it.
 
 use crate::args::PrefetchArgs;
+use crate::entries::helper_environment;
 use crate::exit::Failure;
-use crate::front::launch::{Helper, helper_environment};
+use crate::helper::Helper;
 use crate::log;
-use crate::page_server::READY;
 use holdfast_sys::fuse::protocol::LONGEST;
 use holdfast_sys::fuse::{self, Mount};
 use holdfast_sys::{attributes, fd, scm, signals, spawn};
@@ -24,6 +24,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// What the first message to the front says if all is well.
+pub const READY: &[u8] = b"ready";
 /// How much less it gets of a processor (nice(2)), as the threads that answer it.
 pub const LATER: i32 = 10;
 /// Longest range: bytes.
@@ -127,7 +129,7 @@ pub fn run(args: &PrefetchArgs) -> Result<(), Failure> {
 /// Sends the file to the front; once more, to be read ahead. None: the server has ended, or has failed and said so.
 fn open(server: BorrowedFd<'_>, front: BorrowedFd<'_>) -> io::Result<Option<File>> {
     let mut name = [0; 256];
-    let (len, Some(mount)) = fd::receive_with(server, &mut name, 0)? else { return Ok(None) };
+    let (len, Some(mount)) = scm::receive_with(server, &mut name, 0)? else { return Ok(None) };
     let name = CStr::from_bytes_with_nul(&name[..len]).map_err(io::Error::other)?;
     let mount = Mount::from(mount);
     let ahead = mount.open(name, true)?;

@@ -2,65 +2,15 @@
 //! that the job was started with.
 //!
 //! A job of one name may be started afresh any number of times; each start is a run. Its images have the time of that
-//! start. Used by `run`, `restart`, `list` and the agent. Invariant: what a run that did not come to its end has left
-//! is kept until the next one has ([`Earlier`]).
+//! start. Used by `run`, `restart`, `list` and the agent.
 
-use crate::exit::Failure;
-use crate::last_run::LastRun;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_tiers::stack::TiersRecord;
-use holdfast_tiers::{ImageInfo, Job};
-use serde::{Deserialize, Serialize};
+use holdfast_tiers::ImageInfo;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-
-/// What a job had when its last run began: numbers of images.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Earlier {
-    /// The greatest: the images of this run have greater ones.
-    pub last: u64,
-    /// The first of a run that did not come to its end. From it to `last` all stay until this run has come to its own;
-    /// 0: none does.
-    pub kept_from: u64,
-}
-
-impl Earlier {
-    /// For a run that begins now, after the one of this recipe.
-    ///
-    /// # Errors
-    /// The job's images cannot be listed.
-    pub fn of(job: &Job, old: &Recipe) -> Result<Earlier, Failure> {
-        let below = TiersRecord::read(job).tiers.into_iter().flat_map(|tier| tier.versions);
-        let here = job.images()?.into_iter().map(|image| image.epoch.0);
-        let newest = below.chain(here).max().unwrap_or(0);
-        Ok(old.earlier.followed(newest, LastRun::read(job).is_some_and(|run| run.is_done())))
-    }
-
-    /// The next run begins. One that has come to its end leaves nothing to go on from; one without an image of its own
-    /// leaves what it found.
-    fn followed(self, newest: u64, is_done: bool) -> Earlier {
-        let kept_from = match newest > self.last {
-            _ if is_done => 0,
-            true => self.last + 1,
-            false => self.kept_from,
-        };
-        Earlier { last: newest, kept_from }
-    }
-
-    /// The images that stay, the first and the last.
-    pub fn kept(&self) -> Option<(u64, u64)> {
-        (self.kept_from > 0 && self.kept_from <= self.last).then_some((self.kept_from, self.last))
-    }
-
-    /// Nothing was there.
-    pub fn is_none(&self) -> bool {
-        *self == Earlier::default()
-    }
-}
 
 /// Whether an image is of the job's last run. Of one that does not say so its date decides.
 pub fn is_of(image: &ImageInfo, recipe: &Recipe) -> bool {
@@ -169,22 +119,6 @@ mod tests {
         assert_eq!((other.created_ns, other.command.as_slice()), (99, &[Name::from("./other")][..]));
         assert_eq!(recipe_of(recipe.clone(), &image(7, 100), &[]), recipe);
         assert!(is_of(&image(7, 0), &recipe_of(recipe, &image(7, 0), &[])));
-    }
-
-    #[test]
-    fn what_a_crash_has_left_stays_until_the_next_run_is_over() {
-        let first = Earlier::default().followed(0, false);
-        assert!(first.is_none() && first.kept().is_none());
-        // Killed after image 4, started afresh, and killed again before an image, and after image 6.
-        let second = first.followed(4, false);
-        assert_eq!(second.kept(), Some((1, 4)));
-        let third = second.followed(4, false);
-        assert_eq!(third, second);
-        let fourth = third.followed(6, false);
-        assert_eq!(fourth.kept(), Some((5, 6)), "of one run at a time");
-        // It has come to its end.
-        assert_eq!(fourth.followed(8, true), Earlier { last: 8, kept_from: 0 });
-        assert_eq!(fourth.followed(8, true).followed(8, false).kept(), None);
     }
 
     #[test]

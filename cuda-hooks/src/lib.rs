@@ -18,9 +18,9 @@
 //! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
 //! | [`arena`] | device memory that libholdfast owns: cuMemAlloc, cuMemFree, questions about pointers |
 //! | [`service`] | the thread that brings the content of that memory to the host and back |
-//! | [`keeper`] | device memory that another process has |
+//! | [`lent`] | device memory that another process, the keeper, has |
 //! | [`area`] | the memory that the agent reads; fork |
-//! | [`platform`] | what is asked of the kernel and of preload |
+//! | [`platform`], [`syscall`] | what is asked of the kernel and of preload; raw system calls, preload's too |
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
@@ -32,12 +32,13 @@ mod arena;
 pub mod driver;
 mod entry;
 pub mod gate;
-mod keeper;
+mod lent;
 mod next;
 mod objects;
 mod platform;
 pub mod resolve;
 pub mod service;
+pub mod syscall;
 pub mod table;
 pub mod thread;
 mod track;

@@ -8,35 +8,14 @@
 //! take plain numbers.
 #![allow(unsafe_code)]
 
+use crate::syscall::raw as call;
 use core::arch::asm;
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 
-unsafe extern "C" {
-    fn __errno_location() -> *mut c_int;
-}
-
-/// Makes a system call.
-///
-/// # Safety
-/// What the call does to memory must be sound.
-unsafe fn call(number: i64, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the x86-64 convention (man syscall(2)); the rest is the caller's promise.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result
-}
+pub use crate::syscall::{close, keep_errno, monotonic_ms, nap};
 
 /// Waits while `word` is `value`, until it is woken, a signal comes, or `ns` nanoseconds have passed. For one process.
 pub fn wait(word: &AtomicU32, value: u32, ns: i64) {
@@ -52,22 +31,6 @@ pub fn wake(word: &AtomicU32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: changes no memory.
     unsafe { call(libc::SYS_futex, [word.as_ptr().addr(), operation as usize, i32::MAX as usize, 0, 0, 0]) };
-}
-
-/// Sleeps for `ns` nanoseconds, or until a signal comes.
-pub fn nap(ns: i64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    // SAFETY: the kernel reads one timespec.
-    unsafe { call(libc::SYS_nanosleep, [(&raw const time).addr(), 0, 0, 0, 0, 0]) };
-}
-
-/// CLOCK_MONOTONIC, milliseconds.
-pub fn monotonic_ms() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let args = [libc::CLOCK_MONOTONIC as usize, (&raw mut now).addr(), 0, 0, 0, 0];
-    // SAFETY: the kernel writes one timespec.
-    unsafe { call(libc::SYS_clock_gettime, args) };
-    now.tv_sec.wrapping_mul(1000).wrapping_add(now.tv_nsec / 1_000_000)
 }
 
 /// CLOCK_MONOTONIC, nanoseconds.
@@ -189,18 +152,6 @@ pub fn name_thread(name: &core::ffi::CStr) {
     unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr().addr(), 0, 0, 0, 0]) };
 }
 
-/// Runs `work` and puts `errno` back to what it was.
-pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the address of the calling thread's errno, valid as long as the thread.
-    let errno = unsafe { __errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { errno.read() };
-    let result = work();
-    // SAFETY: as above.
-    unsafe { errno.write(before) };
-    result
-}
-
 /// The stack pointer.
 #[inline(always)]
 pub fn stack_pointer() -> u64 {
@@ -267,12 +218,6 @@ pub fn ask_keeper(question: &KeeperQuestion) -> Option<(KeeperAnswer, Option<c_i
     let passed =
         unsafe { core::mem::transmute::<usize, Ask>(address)(ptr::from_ref(question), &raw mut answer) };
     (answer.magic == KeeperQuestion::MAGIC).then_some((answer, (passed >= 0).then_some(passed)))
-}
-
-/// Closes a descriptor of our own.
-pub fn close(fd: c_int) {
-    // SAFETY: only the table of open files changes.
-    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// What is in some words. A loop: mapping an array leaves a way to unwind in the library where it is not inlined.

@@ -4,24 +4,9 @@
 //! Part of the files part of the process record. Invariants: plain data; [`Needs`] is pure, and the same at the
 //! checkpoint, which notes what those folders were, and at the restart.
 
-use crate::bytes::Name;
 use crate::record::{Backing, Description, FileContent, Object, ProcessRecord};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-/// A folder, or one above it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FolderRecord {
-    /// Absolute path.
-    pub path: Name,
-    /// Permission bits.
-    pub mode: u32,
-    /// Whose it was: user id.
-    pub user: u32,
-    /// Group id.
-    pub group: u32,
-}
 
 /// What a folder is needed for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -142,6 +127,7 @@ const O_APPEND: u32 = 0o2000;
 mod tests {
     use super::*;
     use crate::bytes::Blob;
+    use crate::bytes::Name;
     use crate::record::{SocketRecord, SocketState};
     use crate::testing;
 

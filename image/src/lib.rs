@@ -45,6 +45,7 @@ pub mod record;
 pub mod refusal;
 mod region;
 pub mod size;
+mod sockets;
 pub mod spare_numbers;
 pub mod streams;
 mod sysv_shm;

@@ -20,25 +20,17 @@
 #![allow(unsafe_code)]
 
 mod mremap;
+mod ranges;
 
 use crate::guard::memory;
 use crate::maps::{Mapping, Walk};
-use crate::shared;
-use crate::{host, sys};
+use crate::{host, shared, sys};
 use core::ffi::{c_int, c_long, c_void};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use holdfast_abi::{AddressRange, FileNumber, PAGE, SharedPage};
+use holdfast_abi::SharedPage;
+use ranges::{failed, is_error, is_lazy, map, range, touches};
 
 /// include/uapi/asm-generic/mman-common.h (Linux 6.13).
 const MADV_GUARD_INSTALL: c_int = 102;
-
-const fn failed(number: c_int) -> isize {
-    -(number as isize)
-}
-
-const fn is_error(result: isize) -> bool {
-    result < 0 && result >= -4095
-}
 
 /// `madvise(2)`.
 ///
@@ -67,50 +59,6 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         libc::SYS_mremap => Some(unsafe { mremap::remap(args) }),
         _ => None,
     }
-}
-
-/// The page-aligned range of a call; `None` where the kernel will refuse it or has nothing to do.
-fn range(start: usize, len: usize) -> Option<(usize, usize)> {
-    let end = start.checked_add(len.checked_next_multiple_of(PAGE)?)?;
-    (start.is_multiple_of(PAGE) && end > start).then_some((start, end))
-}
-
-/// Whether memory of the range may be mapped from segments.
-fn touches(start: usize, end: usize) -> bool {
-    let count = (shared::from_agent(SharedPage::LAZY_COUNT) as usize).min(SharedPage::LAZY_MAX);
-    (0..count).any(|index| {
-        let at = SharedPage::LAZY_TABLE + index * size_of::<AddressRange>();
-        (shared::from_agent(at + AddressRange::START) as usize) < end
-            && start < shared::from_agent(at + AddressRange::END) as usize
-    })
-}
-
-/// Adds a range to those of [`touches`], before anybody is told of it.
-fn note(start: usize, end: usize) {
-    let count = (shared::word(SharedPage::LAZY_COUNT).load(Acquire) as usize).min(SharedPage::LAZY_MAX);
-    for index in count..SharedPage::LAZY_MAX {
-        let at = SharedPage::LAZY_TABLE + index * size_of::<AddressRange>();
-        if shared::word(at + AddressRange::START).compare_exchange(0, start as u64, AcqRel, Relaxed).is_ok() {
-            shared::word(at + AddressRange::END).store(end as u64, Release);
-            shared::word(SharedPage::LAZY_COUNT).fetch_max(index as u64 + 1, AcqRel);
-            return;
-        }
-    }
-    // Full: from now on every call looks at the mappings themselves.
-    shared::word(SharedPage::LAZY_TABLE + AddressRange::START).store(1, Relaxed);
-    shared::word(SharedPage::LAZY_TABLE + AddressRange::END).store(u64::MAX, Relaxed);
-}
-
-/// Whether a mapping is one that the restart made from a segment.
-fn is_lazy(mapping: &Mapping) -> bool {
-    let count = (shared::from_agent(SharedPage::LAZY_FILE_COUNT) as usize).min(SharedPage::LAZY_FILE_MAX);
-    !mapping.shared
-        && mapping.inode != 0
-        && (0..count).any(|index| {
-            let at = SharedPage::LAZY_FILES + index * size_of::<FileNumber>();
-            shared::from_agent(at + FileNumber::DEVICE) == mapping.device
-                && shared::from_agent(at + FileNumber::INODE) == mapping.inode
-        })
 }
 
 /// madvise(2) for the program.
@@ -263,16 +211,6 @@ unsafe fn replace(start: usize, len: usize, prot: c_int, advice: usize) -> isize
         result if is_error(result) => failed(libc::EAGAIN),
         _ => 0,
     }
-}
-
-/// Fresh private memory, not accounted: as the restart makes it.
-///
-/// # Safety
-/// With MAP_FIXED: what is there is given away.
-unsafe fn map(start: usize, len: usize, prot: c_int, flags: c_int) -> isize {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
-    // SAFETY: the caller's promise.
-    unsafe { sys::raw(libc::SYS_mmap, [start, len, prot as usize, flags as usize, usize::MAX, 0]) }
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::{mem, ptr};
 
+pub use holdfast_cuda_hooks::syscall::keep_errno;
+
 // With `no_std` nothing else asks for the C library.
 #[link(name = "c")]
 unsafe extern "C" {
@@ -22,19 +24,6 @@ unsafe extern "C" {
 /// looked up.
 pub fn is_glibc() -> bool {
     !next_definition(c"gnu_get_libc_version").is_null()
-}
-
-/// Runs `work` and puts `errno` back to what it was.
-#[inline(always)]
-pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: returns the address of the calling thread's errno, valid as long as the thread.
-    let errno = unsafe { __errno_location() };
-    // SAFETY: as above; only this thread writes it meanwhile.
-    let before = unsafe { errno.read() };
-    let result = work();
-    // SAFETY: as above.
-    unsafe { errno.write(before) };
-    result
 }
 
 /// `errno`.

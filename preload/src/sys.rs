@@ -1,8 +1,8 @@
 //! Raw system calls of the library, without the C library and without `errno`.
 //!
 //! Runs in: the host program, any thread, also in signal handlers and in a child between fork and exec. Invariants:
-//! never touches `errno`, never allocates, is no cancellation point. The one home of inline assembly of this crate
-//! besides the `syscall` export in `ids.rs`. Fails by: `Err(number)` with the positive error number of the kernel.
+//! never touches `errno`, never allocates, is no cancellation point. The instruction itself is in
+//! `cuda-hooks/src/syscall.rs`, for both. Fails by: `Err(number)` with the positive error number of the kernel.
 //!
 //! # Safety
 //! A system call may do anything to memory. The functions here that take plain numbers and references are safe: the
@@ -29,30 +29,10 @@ core::arch::global_asm!(
     ".error \"libholdfast.so needs -C panic=abort, which cargo cannot set for one crate: make build\""
 );
 
+pub use holdfast_cuda_hooks::syscall::{close, monotonic_ms, nap, raw};
+
 /// Result of a system call; the error is the positive error number.
 pub type Sys<T> = Result<T, c_int>;
-
-/// Makes system call `number` with all six arguments and returns the raw result (-4095 to -1: an error).
-///
-/// # Safety
-/// Whatever the call does to the memory of the process must be sound at this place.
-#[inline(always)]
-pub unsafe fn raw(number: i64, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the x86-64 system call convention (man syscall(2)): rcx and r11 are clobbered, all others kept; what the
-    // call does to memory is the caller's promise.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    result
-}
 
 /// [`raw`] with the error split off.
 ///
@@ -69,12 +49,6 @@ unsafe fn checked(number: i64, args: [usize; 6]) -> Sys<usize> {
 pub fn trap() -> ! {
     // SAFETY: ud2 touches nothing and does not return.
     unsafe { asm!("ud2", options(noreturn)) }
-}
-
-/// close(2). Errors are of no use to anybody here.
-pub fn close(fd: c_int) {
-    // SAFETY: only the table of open files changes; every caller closes a number that it opened.
-    let _ = unsafe { checked(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Moves `fd` to the lowest free number not below `floor`; where that is beyond the limit it stays where it is.
@@ -171,15 +145,6 @@ pub fn readable(fd: c_int, timeout_ms: c_int) -> bool {
     let args = [(&raw mut entry) as usize, 1, timeout_ms as usize, 0, 0, 0];
     // SAFETY: the kernel reads and writes one pollfd.
     unsafe { checked(libc::SYS_poll, args) }.is_ok_and(|ready| ready > 0)
-}
-
-/// CLOCK_MONOTONIC, milliseconds.
-pub fn monotonic_ms() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let args = [libc::CLOCK_MONOTONIC as usize, (&raw mut now) as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel writes one timespec.
-    let _ = unsafe { checked(libc::SYS_clock_gettime, args) };
-    now.tv_sec.wrapping_mul(1000).wrapping_add(now.tv_nsec / 1_000_000)
 }
 
 /// A unix SOCK_SEQPACKET socket.
@@ -346,13 +311,6 @@ pub unsafe fn open_memory(start: usize, len: usize) -> Sys<()> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: the caller's promise.
     unsafe { checked(libc::SYS_mprotect, [start, len, prot, 0, 0, 0]) }.map(drop)
-}
-
-/// Sleeps for `ns` nanoseconds, or until a signal comes.
-pub fn nap(ns: i64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
-    // SAFETY: the kernel reads one timespec.
-    let _ = unsafe { checked(libc::SYS_nanosleep, [(&raw const time) as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Copies memory of this process; false where nothing is mapped (process_vm_readv(2) fails, where a load would fault).

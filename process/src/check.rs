@@ -8,12 +8,11 @@
 //!
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
-use crate::capture::files::unlinked::Covered;
-use crate::capture::files::{FileReader, Holder, Look, Outside, inotify};
+use crate::capture::files::{Covered, FileReader, Holder, Look, Outside, inotify};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
-use crate::capture::written_files::Saving;
+use crate::capture::written_files::{self, Saving};
 use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
 use crate::error::CutError;
@@ -452,9 +451,9 @@ fn too_many(tables: &[FileTable], open: &[Open<'_>]) -> Option<Refusal> {
 
 /// Files that are to be saved and cannot be.
 fn unsaved(saving: Saving, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usize, Refusal)> {
-    let processes: Vec<contents::Process<'_>> = open
+    let processes: Vec<written_files::Process<'_>> = open
         .iter()
-        .map(|one| contents::Process { pid: one.pid, tid: one.live, mapped: &one.mapped })
+        .map(|one| written_files::Process { pid: one.pid, tid: one.live, mapped: &one.mapped })
         .collect();
     contents::obstacles(saving, tables, &processes)
 }

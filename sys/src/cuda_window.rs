@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_in_the_file_is_in_the_window_and_the_other_way_round() {
-        let file = File::from(crate::fd::memfd(c"window").unwrap());
+        let file = File::from(crate::memfd::unsealed(c"window").unwrap());
         assert_eq!(Window::of(file.as_fd(), 4096).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         file.set_len(8192).unwrap();
         let mut window = Window::of(file.as_fd(), 8192).unwrap();

@@ -7,9 +7,7 @@
 //! All calls take descriptors that the caller owns, borrows or names, numbers, and locals of the right size.
 #![allow(unsafe_code)]
 
-use crate::{scm, socket};
 use nix::fcntl::{OFlag, SpliceFFlags};
-use nix::sys::memfd::MFdFlags;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType};
 use nix::sys::statvfs::FsFlags;
 use std::io;
@@ -20,17 +18,6 @@ pub(crate) fn owned(result: i64) -> io::Result<OwnedFd> {
     let fd = crate::check(result)?;
     // SAFETY: as said above, nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
-}
-
-/// `memfd_create(2)` with MFD_CLOEXEC, executable where the kernel asks for that to be said.
-///
-/// # Errors
-/// EMFILE, ENOMEM.
-pub fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    let create = |flags: MFdFlags| nix::sys::memfd::memfd_create(name, MFdFlags::MFD_CLOEXEC | flags);
-    // MFD_EXEC is Linux 6.3+; older kernels refuse the bit and need none.
-    let executable = MFdFlags::from_bits_retain(crate::memfd::MFD_EXEC);
-    Ok(create(executable).or_else(|_| create(MFdFlags::empty()))?)
 }
 
 /// `pipe2(2)` with O_CLOEXEC: read end, write end.
@@ -122,43 +109,6 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<
     Ok(nix::sys::socket::recv(fd.as_raw_fd(), buffer, MsgFlags::from_bits_retain(flags))?)
 }
 
-/// `recvmsg(2)`: a message, and the descriptor that came with it, if one did (SCM_RIGHTS; of several the kernel closes
-/// all but the first, for which alone there is room).
-///
-/// # Errors
-/// As recvmsg.
-pub fn receive_with(
-    fd: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    flags: i32,
-) -> io::Result<(usize, Option<OwnedFd>)> {
-    let (len, mut ancillary) = scm::receive_with(fd, buffer, &mut [0; scm::PASSED_LEN], flags)?;
-    Ok((len, ancillary.passed.pop()))
-}
-
-/// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are
-/// closed.
-///
-/// # Errors
-/// As recvmsg.
-pub fn peek(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<(usize, bool)> {
-    peek_with_sender(fd, buffer, flags).map(|(len, rights, _)| (len, rights))
-}
-
-/// The same, and who has sent it, where the socket is told (SO_PASSCRED).
-///
-/// # Errors
-/// As recvmsg.
-pub fn peek_with_sender(
-    fd: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    flags: i32,
-) -> io::Result<(usize, bool, Option<scm::Sender>)> {
-    // Room for what comes along with a message: SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
-    let (len, ancillary) = scm::receive_with(fd, buffer, &mut [0; 2048], flags | libc::MSG_PEEK)?;
-    Ok((len, ancillary.rights, ancillary.sender))
-}
-
 /// POLLHUP, POLLERR and the like of a descriptor, now (poll(2)).
 ///
 /// # Errors
@@ -186,13 +136,38 @@ pub fn send(fd: BorrowedFd<'_>, data: &[u8], flags: i32) -> io::Result<usize> {
     Ok(nix::sys::socket::send(fd.as_raw_fd(), data, MsgFlags::from_bits_retain(flags))?)
 }
 
+/// `getsockopt(2)`: an option, of which the call may be told more by what is in the buffer (MCAST_MSFILTER); returns
+/// its length.
+///
+/// # Errors
+/// As `getsockopt(2)`.
+pub fn option_of(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut len = u32::try_from(value.len()).unwrap_or(0);
+    // SAFETY: the call writes at most `len` bytes into `value`.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    crate::check(i64::from(result))?;
+    Ok(usize::try_from(len).unwrap_or(0).min(value.len()))
+}
+
+/// `setsockopt(2)`.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    // SAFETY: the call reads `len` bytes of `value`.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    crate::check(i64::from(result)).map(|_| ())
+}
+
 /// `getsockopt(2)` of an int option of SOL_SOCKET.
 ///
 /// # Errors
 /// As getsockopt.
 pub fn socket_option(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
     let mut value = [0; 4];
-    socket::option_of(fd, libc::SOL_SOCKET, option, &mut value)?;
+    option_of(fd, libc::SOL_SOCKET, option, &mut value)?;
     Ok(i32::from_ne_bytes(value))
 }
 
@@ -201,7 +176,7 @@ pub fn socket_option(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
 /// # Errors
 /// As setsockopt.
 pub fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    socket::set_option(fd, libc::SOL_SOCKET, option, &value.to_ne_bytes())
+    set_option(fd, libc::SOL_SOCKET, option, &value.to_ne_bytes())
 }
 
 /// Whether a file has an extended attribute of this name.
@@ -276,65 +251,4 @@ pub fn may_make_in(folder: &std::path::Path) -> bool {
 /// Whether a descriptor is open and stays open across exec.
 pub fn is_inherited_by_programs(fd: i32) -> bool {
     fcntl_of_number(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use nix::sys::socket::{ControlMessage, sendmsg};
-    use std::io::{Read, Seek, Write};
-    use std::os::fd::AsFd;
-
-    /// Sends `text` with one descriptor.
-    fn send_with(socket: BorrowedFd<'_>, text: &[u8], passed: BorrowedFd<'_>) {
-        let rights = [passed.as_raw_fd()];
-        let along = [ControlMessage::ScmRights(&rights)];
-        let text = [io::IoSlice::new(text)];
-        sendmsg::<()>(socket.as_raw_fd(), &text, &along, MsgFlags::empty(), None).unwrap();
-    }
-
-    #[test]
-    fn a_descriptor_comes_with_the_message_it_was_sent_with() {
-        let (ours, theirs) = socketpair(libc::SOCK_SEQPACKET).unwrap();
-        let mut file = std::fs::File::from(memfd(c"passed").unwrap());
-        file.write_all(b"content").unwrap();
-        send(theirs.as_fd(), b"without", 0).unwrap();
-        send_with(theirs.as_fd(), b"with", file.as_fd());
-        let mut buffer = [0_u8; 64];
-        let (len, none) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
-        assert_eq!((&buffer[..len], none.is_none()), (&b"without"[..], true));
-        let (len, passed) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
-        assert_eq!(&buffer[..len], b"with");
-        let mut passed = std::fs::File::from(passed.unwrap());
-        assert!(!is_inherited_by_programs(passed.as_raw_fd()));
-        let mut text = String::new();
-        passed.rewind().unwrap();
-        passed.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "content");
-        drop(theirs);
-        assert_eq!(receive_with(ours.as_fd(), &mut buffer, 0).unwrap().0, 0);
-    }
-
-    #[test]
-    fn descriptors_that_come_are_seen_and_stay() {
-        let (ours, theirs) = socketpair(libc::SOCK_STREAM).unwrap();
-        let mut buffer = [0_u8; 64];
-        set_socket_option(ours.as_fd(), libc::SO_PASSCRED, 1).unwrap();
-        send(theirs.as_fd(), b"plain", 0).unwrap();
-        assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (5, false));
-        send_with(theirs.as_fd(), b"with", theirs.as_fd());
-        let target = |fd: &std::path::Path| std::fs::read_link(fd).ok();
-        let sent = target(format!("/proc/self/fd/{}", theirs.as_raw_fd()).as_ref());
-        let open = || {
-            let all = std::fs::read_dir("/proc/self/fd").unwrap();
-            all.filter(|fd| target(&fd.as_ref().unwrap().path()) == sent).count()
-        };
-        for _ in 0..200 {
-            assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (9, true));
-        }
-        assert_eq!(open(), 1, "what was looked at is closed");
-        let (len, _) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
-        assert_eq!(len, 9);
-    }
 }

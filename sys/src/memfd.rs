@@ -13,7 +13,7 @@ const F_GET_SEALS: i32 = 1034;
 /// Seal of the bits that make it executable (Linux 6.3).
 pub const F_SEAL_EXEC: u32 = 0x20;
 /// It may be executed (include/uapi/linux/memfd.h, Linux 6.3).
-pub(crate) const MFD_EXEC: u32 = 0x10;
+const MFD_EXEC: u32 = 0x10;
 
 /// `memfd_create(2)`, close-on-exec, to which seals may be added. `executable`: as it says; kernels before 6.3 know no
 /// difference.
@@ -28,6 +28,17 @@ pub fn create(name: &CStr, executable: bool) -> io::Result<OwnedFd> {
         Errno::EINVAL => memfd_create(name, flags),
         _ => Err(error),
     })?)
+}
+
+/// `memfd_create(2)` with MFD_CLOEXEC, executable where the kernel asks for that to be said.
+///
+/// # Errors
+/// EMFILE, ENOMEM.
+pub fn unsealed(name: &CStr) -> io::Result<OwnedFd> {
+    let create = |flags: MFdFlags| memfd_create(name, MFdFlags::MFD_CLOEXEC | flags);
+    // MFD_EXEC is Linux 6.3+; older kernels refuse the bit and need none.
+    let executable = MFdFlags::from_bits_retain(MFD_EXEC);
+    Ok(create(executable).or_else(|_| create(MFdFlags::empty()))?)
 }
 
 /// The seals of a file; 0 where there can be none.

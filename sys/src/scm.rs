@@ -151,7 +151,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
         // After the sender there is room for one descriptor, and the kernel closes all others (net/core/scm.c,
         // scm_detach_fds).
         let mut room = [0; IDS_LEN.next_multiple_of(8) + PASSED_LEN];
-        match receive_with(socket, buffer, &mut room, 0) {
+        match receive_along(socket, buffer, &mut room, 0) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             got => {
                 return got.map(|(len, Ancillary { pid, mut passed, .. })| Received {
@@ -171,7 +171,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
 pub fn receive_many(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut room = [0; (HEAD_LEN + 4 * MOST_PASSED).next_multiple_of(8)];
     loop {
-        match receive_with(socket, buffer, &mut room, 0) {
+        match receive_along(socket, buffer, &mut room, 0) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             got => return got.map(|(len, along)| (len, along.passed)),
         }
@@ -182,7 +182,7 @@ pub fn receive_many(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(us
 ///
 /// # Errors
 /// As the call.
-pub(crate) fn receive_with(
+fn receive_along(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     room: &mut [u8],
@@ -190,6 +190,43 @@ pub(crate) fn receive_with(
 ) -> io::Result<(usize, Ancillary)> {
     let filled = recvmsg(socket, buffer, &mut [], room, flags | libc::MSG_CMSG_CLOEXEC)?;
     Ok((filled.len, take(&room[..filled.control.min(room.len())])))
+}
+
+/// `recvmsg(2)`: a message, and the descriptor that came with it, if one did (SCM_RIGHTS; of several the kernel closes
+/// all but the first, for which alone there is room).
+///
+/// # Errors
+/// As recvmsg.
+pub fn receive_with(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let (len, mut ancillary) = receive_along(fd, buffer, &mut [0; PASSED_LEN], flags)?;
+    Ok((len, ancillary.passed.pop()))
+}
+
+/// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are
+/// closed.
+///
+/// # Errors
+/// As recvmsg.
+pub fn peek(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<(usize, bool)> {
+    peek_with_sender(fd, buffer, flags).map(|(len, rights, _)| (len, rights))
+}
+
+/// The same, and who has sent it, where the socket is told (SO_PASSCRED).
+///
+/// # Errors
+/// As recvmsg.
+pub fn peek_with_sender(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, bool, Option<Sender>)> {
+    // Room for what comes along with a message: SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
+    let (len, ancillary) = receive_along(fd, buffer, &mut [0; 2048], flags | libc::MSG_PEEK)?;
+    Ok((len, ancillary.rights, ancillary.sender))
 }
 
 /// Takes over what these control messages have brought.
@@ -259,7 +296,7 @@ pub(crate) fn recvmsg(
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::io::{Read, Write};
+    use std::io::{Read, Seek, Write};
     use std::os::fd::AsFd;
 
     #[test]
@@ -281,14 +318,14 @@ mod tests {
         let mut buffer = [0_u8; 16];
         assert_eq!(send_as(one.as_fd(), b"none", None, &[]).unwrap(), 4);
         expect(two.as_fd()).unwrap();
-        let (_, _, none) = crate::fd::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
+        let (_, _, none) = peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
         assert!(none.is_none_or(|none| none.pid == 0), "{none:?}");
         crate::fd::receive(two.as_fd(), &mut buffer, 0).unwrap();
         // SAFETY: no arguments.
         let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
         let own = Sender { pid: std::process::id().cast_signed(), user, group };
         assert_eq!(send_as(one.as_fd(), b"own", Some(own), &[]).unwrap(), 3);
-        let seen = crate::fd::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
+        let seen = peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
         assert_eq!(seen, (3, false, Some(own)));
     }
 
@@ -314,7 +351,7 @@ mod tests {
     fn of_several_descriptors_one_is_taken_and_none_is_left() {
         let (one, two) = crate::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
         expect(two.as_fd()).unwrap();
-        let file = File::from(crate::fd::memfd(c"several").unwrap());
+        let file = File::from(crate::memfd::unsealed(c"several").unwrap());
         let numbers = [file.as_raw_fd(); 5];
         let send = || {
             let (along, text) = ([ControlMessage::ScmRights(&numbers)], [io::IoSlice::new(b"five")]);
@@ -329,7 +366,7 @@ mod tests {
         };
         let mut buffer = [0; 16];
         send();
-        assert_eq!(crate::fd::peek(two.as_fd(), &mut buffer, 0).unwrap(), (4, true));
+        assert_eq!(peek(two.as_fd(), &mut buffer, 0).unwrap(), (4, true));
         assert_eq!(open(), 1);
         let received = receive(two.as_fd(), &mut buffer).unwrap();
         assert_eq!((received.len, received.pid), (4, std::process::id().cast_signed()));
@@ -338,7 +375,59 @@ mod tests {
         drop(received);
         send();
         // A sender's ids take the room before it.
-        let (len, passed) = crate::fd::receive_with(two.as_fd(), &mut buffer, 0).unwrap();
+        let (len, passed) = receive_with(two.as_fd(), &mut buffer, 0).unwrap();
         assert_eq!((len, passed.is_none(), open()), (4, true, 1));
+    }
+
+    /// Sends `text` with one descriptor.
+    fn send_with(socket: BorrowedFd<'_>, text: &[u8], passed: BorrowedFd<'_>) {
+        let rights = [passed.as_raw_fd()];
+        let along = [ControlMessage::ScmRights(&rights)];
+        let text = [io::IoSlice::new(text)];
+        sendmsg::<()>(socket.as_raw_fd(), &text, &along, MsgFlags::empty(), None).unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_the_message_it_was_sent_with() {
+        let (ours, theirs) = crate::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        let mut file = std::fs::File::from(crate::memfd::unsealed(c"passed").unwrap());
+        file.write_all(b"content").unwrap();
+        crate::fd::send(theirs.as_fd(), b"without", 0).unwrap();
+        send_with(theirs.as_fd(), b"with", file.as_fd());
+        let mut buffer = [0_u8; 64];
+        let (len, none) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!((&buffer[..len], none.is_none()), (&b"without"[..], true));
+        let (len, passed) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(&buffer[..len], b"with");
+        let mut passed = std::fs::File::from(passed.unwrap());
+        assert!(!crate::fd::is_inherited_by_programs(passed.as_raw_fd()));
+        let mut text = String::new();
+        passed.rewind().unwrap();
+        passed.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        drop(theirs);
+        assert_eq!(receive_with(ours.as_fd(), &mut buffer, 0).unwrap().0, 0);
+    }
+
+    #[test]
+    fn descriptors_that_come_are_seen_and_stay() {
+        let (ours, theirs) = crate::fd::socketpair(libc::SOCK_STREAM).unwrap();
+        let mut buffer = [0_u8; 64];
+        crate::fd::set_socket_option(ours.as_fd(), libc::SO_PASSCRED, 1).unwrap();
+        crate::fd::send(theirs.as_fd(), b"plain", 0).unwrap();
+        assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (5, false));
+        send_with(theirs.as_fd(), b"with", theirs.as_fd());
+        let target = |fd: &std::path::Path| std::fs::read_link(fd).ok();
+        let sent = target(format!("/proc/self/fd/{}", theirs.as_raw_fd()).as_ref());
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            all.filter(|fd| target(&fd.as_ref().unwrap().path()) == sent).count()
+        };
+        for _ in 0..200 {
+            assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (9, true));
+        }
+        assert_eq!(open(), 1, "what was looked at is closed");
+        let (len, _) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(len, 9);
     }
 }

@@ -15,6 +15,8 @@ use nix::sys::socket::{Shutdown, SockFlag};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+pub use crate::fd::{option_of, set_option};
+
 /// Room for any address (struct sockaddr_storage).
 const ADDRESS_ROOM: usize = 128;
 
@@ -226,36 +228,8 @@ pub fn set_filter(fd: BorrowedFd<'_>, program: &[u8]) -> io::Result<()> {
 /// As `getsockopt(2)`.
 pub fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> {
     let mut value = [0_u8; 64];
-    let len = read_option(fd, level, name, &mut value)?;
+    let len = option_of(fd, level, name, &mut value)?;
     Ok(value[..len].to_vec())
-}
-
-/// An option that the call is told more of by what is in the buffer (MCAST_MSFILTER); returns its length.
-///
-/// # Errors
-/// As `getsockopt(2)`.
-pub fn option_of(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    read_option(fd, level, name, value)
-}
-
-fn read_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let mut len = u32::try_from(value.len()).unwrap_or(0);
-    // SAFETY: the call writes at most `len` bytes into `value`.
-    let result =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
-    check(i64::from(result))?;
-    Ok(usize::try_from(len).unwrap_or(0).min(value.len()))
-}
-
-/// Sets an option.
-///
-/// # Errors
-/// As `setsockopt(2)`.
-pub fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
-    // SAFETY: the call reads `len` bytes of `value`.
-    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
-    check(i64::from(result)).map(|_| ())
 }
 
 /// States of a TCP connection (include/net/tcp_states.h).
@@ -298,7 +272,7 @@ pub struct TcpInfo {
 pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     const TCP_INFO: i32 = 11;
     let mut raw = [0_u8; 256];
-    let len = read_option(fd, libc::IPPROTO_TCP, TCP_INFO, &mut raw)?;
+    let len = option_of(fd, libc::IPPROTO_TCP, TCP_INFO, &mut raw)?;
     if len < 216 {
         return Err(io::Error::other("the kernel tells too little of TCP connections"));
     }

@@ -4,7 +4,6 @@
 //! test's new process get the id of one that has just ended, and a test that still has that id in hand, to kill it or
 //! to ask for it, would meet the wrong one.
 
-use crate::sandbox::am_root;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
@@ -50,4 +49,9 @@ pub fn is_inner() -> bool {
 /// What tells this process from all others of the tests: in a namespace of its own it has an id that others have, too.
 pub fn of_process() -> String {
     std::env::var(INNER).unwrap_or_else(|_| std::process::id().to_string())
+}
+
+/// Whether the tests themselves run as root.
+pub fn am_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }

@@ -6,12 +6,13 @@
 use crate::artifacts::{Kit, kit};
 use crate::full;
 use crate::own_ids;
+pub use crate::own_ids::am_root;
 use crate::processes;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -467,11 +468,6 @@ pub fn allow_fuse() {
     if am_root() {
         let _ = fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666));
     }
-}
-
-/// Whether the tests themselves run as root.
-pub fn am_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
 fn number(value: &Value) -> Option<u64> {

@@ -7,7 +7,6 @@
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
-use crate::same_run::Earlier;
 use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
 use crate::{config, log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;
@@ -35,7 +34,7 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), "attached", |job| {
         let lock = job_lock::take(job)?;
-        let earlier = Earlier::of(job, &Recipe::read(job).unwrap_or_default())?;
+        let earlier = Recipe::read(job).unwrap_or_default().earlier.of_next(job)?;
         let recipe = Recipe {
             earlier,
             created_ns: clock::realtime_ns(),

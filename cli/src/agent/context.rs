@@ -5,10 +5,10 @@
 
 use super::carry_over::CarryOver;
 use super::cuda::Cuda;
+use crate::earlier::Earlier;
 use crate::exit::Failure;
-use crate::link::{Link, Tell};
+use crate::front_link::{Link, Tell};
 use crate::new_settings::NewSettings;
-use crate::same_run::Earlier;
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;

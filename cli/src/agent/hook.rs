@@ -6,8 +6,8 @@
 //! the agent it runs on. Fails by: a line in the log.
 
 use super::context::JobContext;
+use crate::entries::helper_environment;
 use crate::exit::Failure;
-use crate::front::launch::helper_environment;
 use holdfast_image::Epoch;
 use std::ffi::OsStr;
 use std::io;

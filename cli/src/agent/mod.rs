@@ -21,7 +21,7 @@ mod flush;
 mod headroom;
 mod hook;
 mod job_lock;
-pub mod kept;
+mod kept;
 mod own_end;
 mod precopy;
 mod processes;
@@ -32,18 +32,18 @@ mod retention;
 mod rush;
 mod slot_waiters;
 mod space;
-pub mod tiers;
 mod write_monitor;
 mod write_rate;
 
 use crate::args::AgentArgs;
+use crate::cascade;
 use crate::exit::Failure;
+use crate::front_link::{Link, Tell};
 use crate::last_restart::LastRestart;
 use crate::last_run::{self, LastRun};
-use crate::link::{Link, Tell};
 use crate::saved;
 use crate::settings::Recipe;
-use crate::tiers as tiers_of_jobs;
+use crate::tiers;
 use crate::{log, pidfile};
 use carry_over::CarryOver;
 use checked::CheckedImage;
@@ -125,7 +125,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         (job, lock, recipe)
     };
     start_log(&job);
-    let (job, memory_told) = tiers_of_jobs::with_memory(job, &recipe.settings);
+    let (job, memory_told) = tiers::with_memory(job, &recipe.settings);
     if let (Some(memory), Some(epoch)) = (job.memory(), args.restart) {
         // The program may be mapped from it.
         memory.pin(Epoch(epoch));
@@ -150,7 +150,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         Some(link) => Some(Link::from(duplicate(link)?)),
         None => None,
     };
-    let cascade = tiers::start(&job, &recipe, args.restart, for_tiers)?;
+    let cascade = cascade::start(&job, &recipe, args.restart, for_tiers)?;
     let cuda = Cuda::new(recipe.settings.gpu_cache);
     let context = Arc::new(JobContext {
         cascade,
@@ -300,7 +300,7 @@ fn rebuild_program(
 ) -> Result<(), Failure> {
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
-    let below = crate::tiers::folders(context.job.name(), &Recipe::read(&context.job)?);
+    let below = tiers::folders(context.job.name(), &Recipe::read(&context.job)?);
     let mut image: Image = context.job.open_image_from(epoch, &below)?;
     if args.served {
         image.serve();

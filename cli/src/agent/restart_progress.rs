@@ -3,7 +3,7 @@
 //! Used by the agent while it rebuilds a program, from any thread. Invariant: a restart that is over soon, and a front
 //! that does not listen, cost nothing: what is told is never waited for.
 
-use crate::link::{Link, Tell};
+use crate::front_link::{Link, Tell};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 

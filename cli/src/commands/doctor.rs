@@ -6,7 +6,7 @@ use crate::cuda::client::Caller;
 use crate::cuda::messages::Question;
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
-use crate::front::launch::null;
+use crate::helper::null;
 use crate::keeper::{packer, probe};
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;

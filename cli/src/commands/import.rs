@@ -5,11 +5,12 @@
 //! host's configuration. `-` is standard input.
 
 use crate::args::ImportArgs;
+use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
 use crate::report;
-use crate::same_run::{self, Earlier};
+use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::record::ProcessRecord;

@@ -1,6 +1,7 @@
 //! `holdfast restart`: the program goes on from an image.
 
 use crate::args::RestartArgs;
+use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
 use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
@@ -9,7 +10,7 @@ use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
 use crate::names::ImageName;
-use crate::same_run::{self, Earlier};
+use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
@@ -91,7 +92,7 @@ fn of_its_run(job: &Job, epoch: Option<Epoch>, located: Option<&Located>, recipe
     // The run that was the last one until now may not have come to its end.
     let earlier = match found.created_ns == recipe.created_ns {
         true => recipe.earlier,
-        false => Earlier::of(job, &recipe).unwrap_or(recipe.earlier),
+        false => recipe.earlier.of_next(job).unwrap_or(recipe.earlier),
     };
     Recipe { earlier, ..found }
 }

@@ -1,8 +1,9 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
 use crate::args::RunArgs;
+use crate::earlier::Earlier;
+use crate::entries::c_string;
 use crate::exit::{Exit, Failure};
-use crate::front::launch::c_string;
 use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
@@ -11,7 +12,6 @@ use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
 use crate::last_run::{self, LastRun};
 use crate::names::{claim_job, if_full, title};
-use crate::same_run::Earlier;
 use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
@@ -214,7 +214,7 @@ fn working_folder() -> Result<PathBuf, Failure> {
 fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
     // A job of this name goes on with its numbers, and in its folders.
     let old = Recipe::read(job).unwrap_or_default();
-    let earlier = Earlier::of(job, &old)?;
+    let earlier = old.earlier.of_next(job)?;
     tell_of(earlier, job);
     let word = |word: &std::ffi::OsString| Name(OsStr::as_bytes(word).to_vec());
     Ok(Recipe {

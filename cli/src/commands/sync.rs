@@ -4,8 +4,8 @@
 //! job's lock held.
 
 use super::copies::{self, TierRow, no_tiers};
-use crate::agent::tiers as cascade;
 use crate::args::SyncArgs;
+use crate::cascade;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::report;

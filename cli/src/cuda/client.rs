@@ -5,8 +5,9 @@
 //! dropped.
 
 use super::messages::{self, Answer, Facts, Question};
+use crate::entries::helper_environment;
 use crate::exit::Failure;
-use crate::front::launch::{Helper, helper_environment};
+use crate::helper::Helper;
 use holdfast_process::cuda::Cause;
 use holdfast_sys::{poll, ptrace, spawn};
 use std::ffi::OsStr;

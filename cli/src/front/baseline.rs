@@ -4,7 +4,7 @@
 //! themselves cannot be told here (README, "On other processors"). How it fails: an entry that the kernel would not
 //! take.
 
-use super::launch::variable;
+use crate::entries::{is_of, variable};
 use crate::exit::Failure;
 use holdfast_image::processor::CpuLevel;
 use std::ffi::{CString, OsStr};
@@ -78,11 +78,6 @@ fn ciphers(level: CpuLevel) -> String {
     let (first, seventh) =
         beyond.fold((0, 0), |(a, b), (_, first, seventh)| (a | mask(first), b | mask(seventh)));
     format!("~{first:#x}:~{seventh:#x}")
-}
-
-/// Whether an entry is that of a variable.
-pub fn is_of(entry: &CString, name: &str) -> bool {
-    entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
 }
 
 fn place(entries: &[CString], name: &str) -> Option<usize> {

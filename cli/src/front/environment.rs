@@ -2,7 +2,7 @@
 //! what `--cpu-baseline` asks for, and a word for AddressSanitizer.
 
 use super::baseline;
-use super::launch::{c_string, own_environment, variable};
+use crate::entries::{c_string, is_of, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
 use holdfast_abi::environment::{
@@ -110,7 +110,7 @@ fn key() -> Result<Option<String>, Failure> {
 
 /// The entry with the job's key.
 pub fn key_in(environment: &[CString]) -> Option<CString> {
-    environment.iter().find(|entry| baseline::is_of(entry, ENV_KEY)).cloned()
+    environment.iter().find(|entry| is_of(entry, ENV_KEY)).cloned()
 }
 
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";

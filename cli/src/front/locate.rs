@@ -4,8 +4,8 @@
 //! (`holdfast fetch`), for a front creates processes and must have no threads. Pages are not copied to the store: the
 //! agent reads them where they are.
 
-use super::launch::binary;
 use crate::exit::{Exit, Failure};
+use crate::helper::binary;
 use crate::same_run;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;

@@ -3,14 +3,15 @@
 //! Only where much of the memory can be mapped from no segment: it is compressed, or lies in too many places. The front
 //! gets the file of the pages and hands it to the new processes. How it fails: in words, and memory is copied instead.
 
-use super::launch::{Helper, helper_environment};
+use crate::entries::helper_environment;
 use crate::exit::Failure;
+use crate::helper::Helper;
 use crate::log;
-use crate::page_server::READY;
+use crate::prefetcher::READY;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_process::rebuild::MIN_MAPPED_LEN;
-use holdfast_sys::{fd, poll};
+use holdfast_sys::{poll, scm};
 use holdfast_tiers::{Image, Job, Store};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,7 +59,7 @@ pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>)
     }
     let mut answer = [0; 1024];
     let (len, file) =
-        fd::receive_with(ours.as_fd(), &mut answer, 0).map_err(system("waiting for the page server"))?;
+        scm::receive_with(ours.as_fd(), &mut answer, 0).map_err(system("waiting for the page server"))?;
     match file {
         Some(file) if answer[..len] == *READY => Ok(file),
         _ => {

@@ -3,10 +3,10 @@
 //!
 //! The folder lies in the job's folder and is removed when the program has ended.
 
-use super::launch::c_string;
 use super::restart_request::RestartRequest;
 use super::run::{RunRequest, run_program};
 use super::supervise::{Ending, StartState};
+use crate::entries::c_string;
 use crate::exit::{self, Exit, Failure};
 use crate::protected::{self, Region};
 use holdfast_abi::environment::ENV_PROTECTED_DIR;

@@ -12,9 +12,9 @@ use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::file_system;
+use crate::front_link::{self, Tell};
 use crate::last_restart::LastRestart;
 use crate::last_run::LastRun;
-use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
 use crate::same_run;
@@ -407,7 +407,7 @@ fn wait_until_it_runs(
                 Ok(Some(Tell::Warning { text })) => bar.without(|| report::warn(&text)),
                 Ok(_) => {}
                 Err(_) if resuming => return Ok(Told::default()),
-                Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
+                Err(_) => return Err(front_link::lost(&job.dir().join("agent.log"))),
             }
         }
         if !resuming && state.told_to_end().is_some() {

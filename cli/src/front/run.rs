@@ -2,9 +2,10 @@
 
 use super::supervise::{Child, Ending, StartState, supervise};
 use super::{environment, launch};
+use crate::entries::c_string;
 use crate::exit::{Exit, Failure};
+use crate::front_link::Tell;
 use crate::last_run::LastRun;
-use crate::link::Tell;
 use crate::program::Program;
 use crate::report;
 use crate::settings::Settings;
@@ -48,7 +49,7 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {
-        path: launch::c_string(program.path.as_os_str())?,
+        path: c_string(program.path.as_os_str())?,
         arguments,
         environment,
         mask: state.mask,

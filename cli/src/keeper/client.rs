@@ -6,11 +6,13 @@
 
 use super::messages::{Answer, Block, LENT, MOST, PACKED, Question, RING, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
+use crate::entries::helper_environment;
 use crate::exit::Failure;
-use crate::front::launch::{Helper, helper_environment};
+use crate::helper::Helper;
 use crate::settings::Cow;
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_image::pages::SourceCodec;
+use holdfast_sys::memfd;
 use holdfast_sys::{fd, poll, scm};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -307,7 +309,7 @@ fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> Result<(OwnedFd, OwnedFd, 
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let (pipe, end) = fd::pipe(libc::O_CLOEXEC).map_err(system("a pipe for a keeper"))?;
     let made = || {
-        let ring = File::from(fd::memfd(c"holdfast-ring")?);
+        let ring = File::from(memfd::unsealed(c"holdfast-ring")?);
         ring.set_len(RING)?;
         Ok((ring.try_clone()?.into(), ring))
     };

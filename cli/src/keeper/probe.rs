@@ -12,7 +12,7 @@ use crate::args::CudaArgs;
 use crate::cuda::client::{Caller, launch};
 use crate::cuda::{caller, messages};
 use crate::exit::Failure;
-use crate::front::launch::null;
+use crate::helper::null;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError};
 use holdfast_sys::{attributes, fd, poll, ptrace, scm, spawn};
 use serde::{Deserialize, Serialize};

@@ -17,6 +17,7 @@ use crate::exit::{Exit, Failure};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 use holdfast_process::cuda::uses;
 use holdfast_sys::cuda_window::Window;
+use holdfast_sys::memfd;
 use holdfast_sys::{attributes, clone, fault, fd, poll, scm, signals, unix_socket};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -337,7 +338,7 @@ impl Keeper {
 
 /// What was taken, in a file of memory.
 fn described(taken: &Taken) -> io::Result<File> {
-    let mut file = File::from(fd::memfd(c"holdfast-taken")?);
+    let mut file = File::from(memfd::unsealed(c"holdfast-taken")?);
     file.write_all(&serde_json::to_vec(taken)?)?;
     file.rewind()?;
     Ok(file)

@@ -7,7 +7,7 @@
 
 use super::small::{Entry, Small, UNIT, UNITS};
 use super::tables::{Found, Leaving, Tables, add, index, put, subtract};
-use crate::keeper::Lent;
+use crate::lent::Lent;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use holdfast_abi::CudaBlock;

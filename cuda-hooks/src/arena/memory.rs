@@ -12,7 +12,7 @@ use super::calls::{self, SUCCESS};
 use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
-use crate::keeper::{self, Lent};
+use crate::lent::{self, Lent};
 use crate::service::Failed;
 use crate::{area, objects, platform};
 use core::ops::RangeInclusive;
@@ -140,7 +140,7 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
 /// Physical memory at the addresses of a plan.
 fn physical(plan: &Plan) -> Option<Lent> {
     let lent = match super::words().owner.load(Relaxed) {
-        CudaData::BY_KEEPER => keeper::make(plan.device, plan.bytes).ok()?,
+        CudaData::BY_KEEPER => lent::make(plan.device, plan.bytes).ok()?,
         _ => Lent { name: 0, handle: calls::create(plan.device, plan.rdma, plan.bytes).ok()? },
     };
     if place((plan.address, plan.bytes), lent.handle, plan.device, plan.readers).is_err() {
@@ -171,7 +171,7 @@ pub fn make_again(block: &CudaBlock) -> Result<(), Failed> {
     let handle = match block.name.load(Relaxed) {
         0 => calls::create(device, rdma, bytes)
             .map_err(|error| Failed::of(c"cuMemCreate", u64::from(error), bytes))?,
-        name => keeper::open(name).map_err(Failed::with)?,
+        name => lent::open(name).map_err(Failed::with)?,
     };
     place((address, bytes), handle, device, readers).inspect_err(|_| {
         let _ = calls::release(handle);
@@ -189,7 +189,7 @@ fn unmap(address: u64, bytes: u64, lent: Lent) -> bool {
 fn give_back(lent: Lent) {
     let _ = calls::release(lent.handle);
     if lent.name != 0 {
-        keeper::drop_one(lent.name);
+        lent::drop_one(lent.name);
     }
 }
 

@@ -33,7 +33,7 @@ mod tables;
 
 pub use calls::primary_is_active;
 
-use crate::{keeper, platform, service, thread};
+use crate::{lent, platform, service, thread};
 use core::ptr::{self, with_exposed_provenance};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use holdfast_abi::CudaData;
@@ -91,7 +91,7 @@ fn is_owner() -> bool {
     if words().owner.load(Relaxed) == CudaData::UNDECIDED {
         let owner = match platform::wished_owner() {
             wish @ (CudaData::BY_DRIVER | CudaData::BY_LIBRARY) => wish,
-            CudaData::BY_KEEPER if keeper::is_there() => CudaData::BY_KEEPER,
+            CudaData::BY_KEEPER if lent::is_there() => CudaData::BY_KEEPER,
             // A keeper that was asked for and is not there, too.
             _ if platform::agent_is_there() && calls::device_count() == Ok(1) => CudaData::BY_LIBRARY,
             _ => CudaData::BY_DRIVER,
@@ -161,7 +161,7 @@ pub fn makes_room() -> bool {
     if !memory::is_owned() || thread::passes() {
         return false;
     }
-    let kept = words().owner.load(Relaxed) == CudaData::BY_KEEPER && keeper::yield_cache();
+    let kept = words().owner.load(Relaxed) == CudaData::BY_KEEPER && lent::yield_cache();
     memory::give_way() || kept
 }
 

@@ -17,13 +17,13 @@
 //! The export has the C signature; memory is moved only where the program asked for just that.
 #![allow(unsafe_code)]
 
-use super::{PAGE, failed, is_error, is_lazy, map, note, range, touches};
+use super::ranges::{failed, is_error, is_lazy, map, note, range, touches};
 use crate::guard::memory;
 use crate::maps::Walk;
 use crate::shared;
 use crate::{host, sys};
 use core::ffi::{c_int, c_void};
-use holdfast_abi::SharedPage;
+use holdfast_abi::{PAGE, SharedPage};
 
 /// `mremap(2)`. In C the last argument is optional; the kernel looks at it only where a flag says so.
 ///

@@ -4,7 +4,10 @@
 //! be put.
 
 use super::mremap::{remap, unmap};
+use super::ranges::note;
 use super::*;
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_abi::PAGE;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;

@@ -6,13 +6,14 @@
 //! resumes all processes.
 
 use crate::capture::capture_process;
-use crate::capture::contents::{self, Taken, Unsaved};
-use crate::capture::files::unlinked::{self, Covered};
-use crate::capture::files::{FileReader, Holder, Look, Outside};
+use crate::capture::contents::Taken;
+use crate::capture::files::unlinked;
+use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::folders;
 use crate::capture::map_flags;
 use crate::capture::maps::SharedPages;
 use crate::capture::regions;
+use crate::capture::written_files::{self, Unsaved};
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
 use crate::freeze::engine::{self, CutMemory, Scene};
@@ -297,9 +298,9 @@ fn contents(
     let Some(contents) = options.contents.as_ref().filter(|_| options.only.is_none()) else {
         return Ok(Taken::default());
     };
-    let processes: Vec<contents::Process<'_>> = all
+    let processes: Vec<written_files::Process<'_>> = all
         .iter()
-        .map(|StoppedProcess { target, stage, .. }| contents::Process {
+        .map(|StoppedProcess { target, stage, .. }| written_files::Process {
             pid: target.pid,
             tid: stage.seen.live,
             mapped: &stage.seen.mapped,

@@ -9,7 +9,6 @@
 //! they are gone then. What shared mappings cover is saved with the pages (`super::maps`). How it fails: by
 //! [`Unsaved`].
 
-use super::contents::{Process, Unsaved};
 use super::maps::{Kind, Mapped};
 use super::open_file::{self, OpenFile, Place};
 use super::watchers::Watchers;
@@ -54,6 +53,26 @@ impl Saving {
             Saving::InPlace(limit) | Saving::All(limit) => limit,
         }
     }
+}
+
+/// Why nothing was saved.
+#[derive(Debug)]
+pub enum Unsaved {
+    /// Files that are too large or cannot be read, with the places of their processes.
+    Refused(Vec<(usize, Refusal)>),
+    /// A process, or the file, is gone.
+    Failed(io::Error),
+}
+
+/// A process, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'a> {
+    /// Its pid.
+    pub pid: i32,
+    /// Any thread of it.
+    pub tid: i32,
+    /// Its mappings.
+    pub mapped: &'a [Mapped],
 }
 
 /// A file that is written, or belongs to one.

@@ -7,7 +7,7 @@
 //! content is back. A command that takes too long is called off. What is read may be anything.
 //! Fails by: [`DataError`]; a process that has ended is no failure.
 
-use super::gate::{Closed, Hooks};
+use super::hooks::{Closed, Hooks};
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
 use holdfast_abi::{CudaArea, CudaData, CudaFigure};

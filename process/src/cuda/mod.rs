@@ -2,7 +2,7 @@
 //!
 //! * [`uses`]: which processes use CUDA: what /proc shows of them.
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
-//! * [`gate`]: what libholdfast has seen of it in a process, and where its calls wait.
+//! * [`hooks`]: what libholdfast has seen of it in a process, and where its calls wait.
 //! * [`data`]: device memory that libholdfast owns, brought to the program's own memory and back.
 //! * [`devices`]: which device takes the place of which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
@@ -18,7 +18,7 @@
 pub mod data;
 pub mod devices;
 pub mod driver;
-pub mod gate;
+pub mod hooks;
 pub mod job_file;
 pub mod room;
 pub mod sequence;
@@ -26,6 +26,6 @@ pub mod uses;
 
 pub use data::{Held, Keep, Kept, Limits, Spare};
 pub use driver::{Cause, CudaState, DriverCheckpoint, DriverError};
-pub use gate::{Closed, Hooks, Inside};
+pub use hooks::{Closed, Hooks, Inside};
 pub use sequence::{SuspendError, Suspended, obstacles, restore_all, settle_all, suspend};
 pub use uses::{CudaUse, Libcuda};

@@ -7,7 +7,7 @@
 //! Fails by: a refusal that has the process, what it needs, what there is, and what to do.
 
 use super::data::{self, DataError, Limits, Owned};
-use super::gate::Hooks;
+use super::hooks::Hooks;
 use crate::refuse;
 use holdfast_image::cuda::DeviceMemory;
 use holdfast_image::refusal::Refusal;

@@ -174,7 +174,7 @@ pub fn taken(pid: i32, ranges: &[(u64, u64)]) -> Option<(u64, u64)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_sys::fd;
+    use holdfast_sys::memfd;
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
     fn what_is_open_is_found_and_nothing_else_uses_cuda() {
         let own = std::process::id().cast_signed();
         assert_eq!(among(&[own, i32::MAX], |_| true), []);
-        let device = fd::memfd(c"nvidia7").unwrap();
+        let device = memfd::unsealed(c"nvidia7").unwrap();
         let found = devices_of(own);
         let number = device.as_raw_fd();
         let is_it =

@@ -12,7 +12,7 @@
 //! Used by `scan` for its scans and kept by `tracking`. What must hold: a page that is known is what it is called.
 //! How it fails: what is not known is asked.
 
-use crate::track::scan::{Piece, Swept};
+use crate::track::pieces::{Piece, Swept};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PageCount};

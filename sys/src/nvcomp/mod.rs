@@ -22,25 +22,17 @@
 //! The library stays loaded as long as the process lives.
 #![allow(unsafe_code)]
 
+mod error;
 mod plan;
 
-pub use plan::{Chunk, Plan};
+pub use error::NvcompError;
+pub use plan::{Chunk, Format, Plan};
 
 use crate::cuda::{Library, last_error};
 use plan::Needs;
 use std::ffi::{CString, c_int, c_uint};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use thiserror::Error;
-
-/// What nvCOMP makes of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
-    /// One LZ4 block, without a length in front.
-    Lz4,
-    /// One Zstandard frame.
-    Zstd,
-}
 
 /// Longest chunk, of either format: nvcompLZ4CompressionMaxAllowedChunkSize.
 pub const MOST_BYTES: usize = 1 << 24;
@@ -59,47 +51,6 @@ const STATUSES: &[(c_int, &str)] = &[
     (1000, "a call of CUDA failed"),
     (10_000, "internal error"),
 ];
-
-/// nvCOMP cannot be used.
-#[derive(Debug, Error)]
-pub enum NvcompError {
-    /// It cannot be loaded, or lacks a function.
-    #[error("{path}: {reason}; without it, the host's processors compress images")]
-    Load {
-        /// Which library.
-        path: String,
-        /// What the loader says, or what is missing.
-        reason: String,
-    },
-    /// Another version.
-    #[error("{path}: nvCOMP {version} is not known; install version 5 or 6")]
-    Version {
-        /// Which library.
-        path: String,
-        /// As it says.
-        version: String,
-    },
-    /// A call has failed.
-    #[error("{function}: {status}; its data stays uncompressed")]
-    Call {
-        /// Of nvCOMP.
-        function: &'static str,
-        /// In words.
-        status: String,
-    },
-    /// It says what cannot be.
-    #[error("nvCOMP says {what}; its data stays uncompressed")]
-    Nonsense {
-        /// What.
-        what: String,
-    },
-    /// The caller's chunks cannot be packed together.
-    #[error("{what}; its data stays uncompressed")]
-    Chunks {
-        /// Why.
-        what: String,
-    },
-}
 
 /// A status in words, with its number.
 fn describe(status: c_int) -> String {

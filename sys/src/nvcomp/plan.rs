@@ -5,8 +5,17 @@
 //! Invariants: nothing that nvCOMP says is trusted: sizes that it cannot need, and sizes of output that cannot be, are
 //! found here.
 
-use super::{Format, NvcompError};
+use super::error::NvcompError;
 use std::ops::Range;
+
+/// What nvCOMP makes of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// One LZ4 block, without a length in front.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+}
 
 /// What a format needs for a batch, as nvCOMP says.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,8 @@
 //!
 //! * [`Model`]: a tier in memory that can lose what was not durable; [`Faulty`]: a layer that fails when it is told to;
 //!   [`Throttled`]: one that is no faster than a rate.
-//! * [`Mover`]: segments between caches that fill up, as [`holdfast_tiers::policy::Hierarchy`] says, by real threads.
+//! * [`SegmentMover`]: segments between caches that fill up, as [`holdfast_tiers::policy::Hierarchy`] says, by real
+//!   threads.
 //! * [`Batcher`], [`schedule()`], [`Profile`]: which segments go raw, which are accumulated and compressed.
 //!
 //! Used by tests and benches of `tiers` and of the stand-in driver, and by fuzz targets. The unit tests of `tiers`
@@ -14,10 +15,10 @@
 mod batch;
 mod faulty;
 mod model;
-mod mover;
 mod profile;
 mod rates;
 mod schedule;
+mod segment_mover;
 mod throttled;
 
 #[cfg(test)]
@@ -26,7 +27,7 @@ mod tests;
 pub use batch::{BatchAction, BatchEvent, Batcher};
 pub use faulty::{Call, Fault, Faults, Faulty, Operation};
 pub use model::{Damage, Model};
-pub use mover::{MoveError, Mover, MoverTier};
 pub use profile::{Codec, Profile, Sample};
 pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
+pub use segment_mover::{MoveError, MoverTier, SegmentMover};
 pub use throttled::{Clock, Limits, SystemClock, Throttled};

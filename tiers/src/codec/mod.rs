@@ -11,13 +11,15 @@
 //! the frame has, and what a thread keeps: as much again, and 160 KiB.
 
 pub mod choice;
+mod compression;
 mod lz4;
 mod packer;
 mod shuffle;
 mod source;
 
+pub use compression::{Compression, UnknownCompression};
 pub(crate) use lz4::{compress_into, decompress};
-pub use packer::{Choices, Compression, Packer, UnknownCompression};
+pub use packer::{Choices, Packer};
 pub use source::SourceChoices;
 
 use std::cell::RefCell;

@@ -6,13 +6,11 @@
 //! than the sample promised, once in a while where no frame can tell, and when the link has become another.
 
 use super::choice::{GAIN, Relief, Trial, best};
-use super::{Codec, Coder, SourceChoices};
+use super::{Codec, Coder, Compression, SourceChoices};
 use holdfast_image::{Addr, PAGE_SIZE};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::fmt;
-use std::str::FromStr;
 
 /// Bytes of a region.
 const REGION: u64 = 16 << 20;
@@ -28,39 +26,6 @@ const DRIFT: f64 = 0.1;
 const SMALL: f64 = 0.2;
 /// Links that differ by a greater factor are not the same.
 const OTHER_LINK: f64 = 1.5;
-
-/// How frames are to be packed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Compression {
-    /// By the codec that makes them durable soonest.
-    #[default]
-    Auto,
-    /// By this one, unless a frame becomes hardly shorter by it.
-    By(Codec),
-}
-
-/// A word that names no codec.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no codec: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd")]
-pub struct UnknownCompression(String);
-
-impl FromStr for Compression {
-    type Err = UnknownCompression;
-    fn from_str(word: &str) -> Result<Compression, UnknownCompression> {
-        let codec = Codec::ALL.into_iter().find(|codec| codec.name() == word).map(Compression::By);
-        let auto = (word == "auto").then_some(Compression::Auto);
-        auto.or(codec).ok_or_else(|| UnknownCompression(word.to_owned()))
-    }
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Compression::Auto => "auto",
-            Compression::By(codec) => codec.name(),
-        })
-    }
-}
 
 /// What is remembered of a region.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,9 @@
 //! Part of [`super::Hierarchy`]; called at the end of each step. Down before up: what is written makes room below.
 //! Invariants: at most one copy per link and direction; a segment has at most one copy under way to a tier.
 
+use super::SegmentId;
 use super::fragments::Fragments;
-use super::hierarchy::{Action, Hierarchy, Place, PolicyError, SegmentId, Transfer};
+use super::hierarchy::{Action, Hierarchy, Place, PolicyError, Transfer};
 use super::room::Room;
 use super::state::Change;
 use std::collections::VecDeque;

@@ -12,16 +12,13 @@
 //! Invariants: an instance that is the only complete copy is not erased, but when its segment is `discardable` and was
 //! restored; room is taken when the copy begins, never twice; a failed copy leaves the tables as if it had not begun.
 
+use super::SegmentId;
 use super::fragments::Fragments;
 use super::rates::measured;
 use super::restore_queue::RestoreQueue;
 use super::state::{Change, IllegalChange, State};
 use super::window::Ties;
 use std::collections::{BTreeMap, VecDeque};
-
-/// A segment, by any number that the caller likes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct SegmentId(pub u64);
 
 /// What the policy has to know of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,15 +17,17 @@ mod rates;
 mod restore_queue;
 mod retention;
 mod room;
+mod segment_id;
 mod state;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
-pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Transfer};
+pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, TierLimits, Transfer};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::transfer_ns;
 pub use retention::{Pinned, Retention, Version, newest_of_days};
+pub use segment_id::SegmentId;
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;

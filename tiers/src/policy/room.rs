@@ -7,8 +7,9 @@
 //! Invariant: as long as copies end, something that is written or flushed gets room in the end: what is there for a
 //! restore is blocked only while there is another window.
 
+use super::SegmentId;
 use super::fragments::Fragment;
-use super::hierarchy::{Action, Hierarchy, Instance, PolicyError, Segment, SegmentId};
+use super::hierarchy::{Action, Hierarchy, Instance, PolicyError, Segment};
 use super::rates::transfer_ns;
 use super::state::{Change, State};
 use super::window::{Weight, best_pieces, best_window};

@@ -2,13 +2,14 @@
 //!
 //! # Safety
 //! The program gave the address as a function of the type that the call's documentation names, with data that is valid
-//! until the function has been called. It runs on the stream's worker, with the API closed to it (`gate::as_callback`).
+//! until the function has been called. It runs on the stream's worker, with the API closed to it
+//! (`entrance::as_callback`).
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 
 use crate::code::{Answer, Code};
-use crate::gate;
+use crate::entrance;
 
 /// `CUhostFn` with its data.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ impl HostFunction {
     /// Calls it.
     pub fn call(&self) {
         // SAFETY: the program's promise (file head).
-        gate::as_callback(|| unsafe { (self.function)(self.data as *mut c_void) });
+        entrance::as_callback(|| unsafe { (self.function)(self.data as *mut c_void) });
     }
 
     /// Address and data, as the program gave them.
@@ -66,6 +67,6 @@ impl StreamCallback {
     /// Calls it with the stream's state.
     pub fn call(&self, code: u32) {
         // SAFETY: the program's promise (file head).
-        gate::as_callback(|| unsafe { (self.function)(self.stream, code, self.data as *mut c_void) });
+        entrance::as_callback(|| unsafe { (self.function)(self.stream, code, self.data as *mut c_void) });
     }
 }

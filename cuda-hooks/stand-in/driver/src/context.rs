@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use crate::array::ARRAYS;
 use crate::code::{Answer, Code};
 use crate::command::Command;
+use crate::entrance::{self, DefaultStream};
 use crate::event::Event;
-use crate::gate::{self, DefaultStream};
 use crate::handles::Handles;
 use crate::memory::heap;
 use crate::module::{FUNCTIONS, LIBRARIES, MODULES};
@@ -228,7 +228,7 @@ pub fn pop() -> Option<Arc<Context>> {
 /// The context and stream of a handle; zero is a default stream, by the function that was called.
 pub fn stream(handle: usize) -> Answer<(Arc<Context>, Arc<Stream>)> {
     let which = match handle {
-        0 => gate::default_stream(),
+        0 => entrance::default_stream(),
         LEGACY => DefaultStream::Legacy,
         PER_THREAD => DefaultStream::PerThread,
         _ => {

@@ -3,8 +3,9 @@
 //! Called by `files` and `sockets`, on duplicates of the program's descriptors. Inside the stop everything is read,
 //! with tee(2) and MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
 
-use super::{Obstacle, urgent};
+use super::Obstacle;
 use holdfast_sys::fd;
+use holdfast_sys::scm;
 use holdfast_sys::scm::Sender;
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,6 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 /// SO_PEEK_OFF as it is at first.
 pub(super) const NO_PEEK_OFFSET: i32 = -1;
 pub(super) const DESCRIPTORS: &str = "a message with descriptors that was not read yet; try again";
+const SIOCATMARK: libc::c_ulong = 0x8905;
+/// Options by which the kernel tells of senders (net/unix/af_unix.c, unix_stream_read_generic): SO_PASSCRED,
+/// SO_PASSSEC, SO_PASSPIDFD (asm-generic/socket.h).
+const OF_SENDERS: [i32; 3] = [16, 34, 76];
+pub(super) const HIDDEN: &str = "a byte that was sent out of band (MSG_OOB) waits in it, and the data behind it \
+cannot be read (with SO_PASSCRED, or TCP before Linux 6.9); try again when it was received";
 const EMPTY: &str = "its data cannot be read: an empty message cannot be told from the end";
 /// Longest message that is kept.
 const MESSAGE_LIMIT: usize = 256 * 1024;
@@ -70,7 +77,7 @@ pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Seen>, Obst
         return Err(unreadable(own_peek_offset()).into());
     }
     let mut data = vec![0_u8; waiting];
-    match fd::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
+    match scm::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
         Ok((_, true, _)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
         Ok((got, false, sender)) if got == waiting => Ok(vec![Seen { data, sender }]),
         // With SO_PASSCRED those of one sender only (net/unix/af_unix.c, unix_stream_read_generic).
@@ -95,12 +102,12 @@ fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> 
     fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
     let result = loop {
         let mut data = vec![0_u8; rest];
-        match fd::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
+        match scm::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
             Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
             Ok((0, ..)) => break Err(partly(waiting - rest, waiting)),
             // What ends a piece of one sender is the mark of a byte that was received out of band.
             Ok((_, false, sender)) if pieces.last().is_some_and(|last: &Seen| is_known_as(last, sender)) => {
-                break Err(urgent::hidden());
+                break Err(hidden());
             }
             Ok((got, false, sender)) => {
                 data.truncate(got);
@@ -117,9 +124,9 @@ fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> 
     result
 }
 
-/// Whether [`peek`], or [`urgent::stream`], could be done now, as far as can be known while the program goes on with
-/// the socket: only the first message is seen, and a stream up to the next sender or a byte out of band, because seeing
-/// more means setting SO_PEEK_OFF.
+/// Whether [`peek`], or [`super::urgent::stream`], could be done now, as far as can be known while the program goes on
+/// with the socket: only the first message is seen, and a stream up to the next sender or a byte out of band, because
+/// seeing more means setting SO_PEEK_OFF.
 pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle> {
     if waiting(socket).map_err(unreadable)? == 0 {
         return Ok(());
@@ -141,8 +148,8 @@ pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle>
 /// The same of a stream. What was there counts only if nothing came or went meanwhile.
 fn glance_at_stream(socket: &OwnedFd) -> Result<(), Obstacle> {
     let before = waiting(socket).map_err(unreadable)?;
-    let seen = fd::peek(socket.as_fd(), &mut vec![0_u8; before], libc::MSG_DONTWAIT);
-    let hidden = urgent::hidden_by_senders(socket);
+    let seen = scm::peek(socket.as_fd(), &mut vec![0_u8; before], libc::MSG_DONTWAIT);
+    let hidden = hidden_by_senders(socket);
     let after = waiting(socket).map_err(unreadable)?;
     match seen {
         _ if before != after => Ok(()),
@@ -172,6 +179,30 @@ pub(super) fn has_peek_offset(socket: &OwnedFd) -> bool {
     fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).is_ok_and(|offset| offset != NO_PEEK_OFFSET)
 }
 
+/// Whether a byte waits out of band.
+pub(super) fn is_urgent(socket: &OwnedFd) -> bool {
+    fd::poll_for(socket.as_fd(), libc::POLLPRI).is_ok_and(|state| state & libc::POLLPRI != 0)
+}
+
+pub(super) fn is_at_mark(socket: &OwnedFd) -> bool {
+    // A kernel without bytes out of band in unix sockets does not know the question.
+    fd::ioctl_int(socket.as_fd(), SIOCATMARK).is_ok_and(|at| at != 0)
+}
+
+/// Whether who has sent something is told with it: then a look ends where the next one has sent.
+pub(super) fn tells_senders(socket: &OwnedFd) -> bool {
+    OF_SENDERS.iter().any(|&name| fd::socket_option(socket.as_fd(), name).is_ok_and(|on| on != 0))
+}
+
+/// What is in the way where that is so and a byte is out of band: which of the two has ended a look is not told.
+pub(super) fn hidden_by_senders(socket: &OwnedFd) -> Option<Obstacle> {
+    (tells_senders(socket) && (is_urgent(socket) || is_at_mark(socket))).then(hidden)
+}
+
+pub(super) fn hidden() -> Obstacle {
+    Obstacle::Passing(HIDDEN.into())
+}
+
 /// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
 fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
     if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).map_err(unreadable)? != NO_PEEK_OFFSET {
@@ -182,7 +213,7 @@ fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
     let mut buffer = vec![0_u8; MESSAGE_LIMIT];
     let result = loop {
         // MSG_TRUNC: the true length, should a message be larger than the buffer.
-        match fd::peek_with_sender(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+        match scm::peek_with_sender(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
             Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
             Ok((len, ..)) if len > buffer.len() => break Err(unreadable(long_message()).into()),
             Ok((0, ..)) => break Err(EMPTY.into()),
@@ -198,6 +229,7 @@ fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::urgent;
     use super::*;
 
     #[test]

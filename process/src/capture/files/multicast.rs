@@ -6,6 +6,7 @@
 //! number.
 
 use super::FileReader;
+use super::found::Group;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketOption;
 use holdfast_sys::socket;
@@ -25,9 +26,6 @@ const COUNT: usize = MODE + 4;
 const HEAD: usize = COUNT + 4;
 /// Sources that are kept of a filter.
 const SOURCES: usize = 64;
-
-/// A group that a socket has joined on an interface.
-pub(super) type Group = (u32, IpAddr);
 
 impl FileReader<'_> {
     /// The options that make a socket a member of its groups again. One of IPv6 may have joined groups of IPv4 too.

@@ -8,19 +8,18 @@
 //! counts as such a file where something else than shared mappings leads to it: a descriptor, or a private mapping,
 //! which both come from /proc/PID/map_files.
 
+use super::covered::in_file;
 use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
 use crate::capture::identity::mtime_ns;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::open_file::{self, OpenFile, Place};
-use holdfast_image::Addr;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::PageRun;
 use holdfast_image::record::{ContentPiece, FileTable, NamelessFile, NamelessKind, Object};
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::{fd, memfd};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
@@ -39,49 +38,6 @@ const FOR_ZERO: &[u8] = b"holdfast-shared";
 const HUGETLBFS: u64 = 0x9584_58f6;
 const SECRETMEM: u64 = 0x5345_434d;
 
-/// Device and inode.
-pub(super) type Key = (u64, u64);
-
-/// What shared mappings show of one file.
-#[derive(Debug, Default)]
-struct Shown {
-    /// How /proc calls it, each time that it was opened.
-    names: BTreeSet<Vec<u8>>,
-    /// By offset in it.
-    pages: PageSet,
-}
-
-/// What shared mappings cover of each file without a name, by device and inode as the maps file has them.
-#[derive(Debug, Default)]
-pub struct Covered(HashMap<Key, Shown>);
-
-impl Covered {
-    /// Adds the mappings of a process.
-    pub fn add(&mut self, all: &[Mapped]) {
-        for mapping in all.iter().filter(|m| shows_nameless(m)).map(|m| &m.mapping) {
-            let known = self.0.entry((mapping.device, mapping.inode)).or_default();
-            known.pages = known.pages.union(&PageSet::from(vec![in_file(mapping)]));
-            known.names.insert(mapping.name.clone());
-        }
-    }
-
-    /// What is shown of a file that is open: its device there, its inode, and its names, to which those of the mappings
-    /// are added.
-    fn of(&self, device: u64, inode: u64, names: &mut BTreeSet<Vec<u8>>) -> Option<&PageSet> {
-        let is = |(key, shown): &(&Key, &Shown)| {
-            key.1 == inode && (key.0 == device || shown.names.iter().any(|name| names.contains(name)))
-        };
-        let shown = self.0.iter().find(is)?.1;
-        names.extend(shown.names.iter().cloned());
-        Some(&shown.pages)
-    }
-}
-
-/// Whether it is a shared mapping of what may be such a file.
-fn shows_nameless(mapped: &Mapped) -> bool {
-    matches!(mapped.kind, Kind::SharedNameless | Kind::SharedAnonymous)
-}
-
 /// What private mappings show of objects whose name is none, by device and inode as the maps file has them.
 pub fn mapped_privately<'a>(all: impl Iterator<Item = &'a [Mapped]>) -> BTreeSet<(u64, u64)> {
     let private =
@@ -93,11 +49,6 @@ pub fn mapped_privately<'a>(all: impl Iterator<Item = &'a [Mapped]>) -> BTreeSet
 /// A device of stat(2) as the maps file has it.
 fn device_in_maps(device: u64) -> u64 {
     u64::from(libc::major(device)) << 32 | u64::from(libc::minor(device))
-}
-
-/// The pages that a mapping shows, by their offset in the file.
-fn in_file(mapping: &Mapping) -> PageRun {
-    PageRun::between(Addr(mapping.offset), Addr(mapping.offset + (mapping.end - mapping.start)))
 }
 
 /// Kind, and name for the record.
@@ -310,6 +261,7 @@ fn too_long(kind: NamelessKind, len: u64) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::covered::Covered;
     use super::*;
     use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::parse_maps;

@@ -6,19 +6,17 @@
 //! seen whole is an obstacle that passes; the options are as they were.
 
 use super::Obstacle;
-use super::in_flight::{DESCRIPTORS, NO_PEEK_OFFSET, has_peek_offset, own_peek_offset, unreadable, waiting};
+use super::in_flight::{
+    DESCRIPTORS, NO_PEEK_OFFSET, has_peek_offset, hidden, hidden_by_senders, is_at_mark, is_urgent,
+    own_peek_offset, tells_senders, unreadable, waiting,
+};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Sender, UrgentMark};
 use holdfast_sys::fd;
+use holdfast_sys::scm;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-const SIOCATMARK: libc::c_ulong = 0x8905;
-/// Options by which the kernel tells of senders (net/unix/af_unix.c, unix_stream_read_generic): SO_PASSCRED,
-/// SO_PASSSEC, SO_PASSPIDFD (asm-generic/socket.h).
-const OF_SENDERS: [i32; 3] = [16, 34, 76];
-const HIDDEN: &str = "a byte that was sent out of band (MSG_OOB) waits in it, and the data behind it \
-cannot be read (with SO_PASSCRED, or TCP before Linux 6.9); try again when it was received";
 const ON_ITS_WAY: &str = "a byte that was sent out of band (MSG_OOB) is on its way; try again";
 
 /// What waits in a stream.
@@ -144,30 +142,6 @@ fn unix(socket: &OwnedFd, len: usize, at_mark: bool) -> Result<Waiting, Obstacle
     Ok(Waiting::new(whole(data, len)?, marks))
 }
 
-/// Whether a byte waits out of band.
-fn is_urgent(socket: &OwnedFd) -> bool {
-    fd::poll_for(socket.as_fd(), libc::POLLPRI).is_ok_and(|state| state & libc::POLLPRI != 0)
-}
-
-fn is_at_mark(socket: &OwnedFd) -> bool {
-    // A kernel without bytes out of band in unix sockets does not know the question.
-    fd::ioctl_int(socket.as_fd(), SIOCATMARK).is_ok_and(|at| at != 0)
-}
-
-/// Whether who has sent something is told with it: then a look ends where the next one has sent.
-fn tells_senders(socket: &OwnedFd) -> bool {
-    OF_SENDERS.iter().any(|&name| fd::socket_option(socket.as_fd(), name).is_ok_and(|on| on != 0))
-}
-
-/// What is in the way where that is so and a byte is out of band: which of the two has ended a look is not told.
-pub(super) fn hidden_by_senders(socket: &OwnedFd) -> Option<Obstacle> {
-    (tells_senders(socket) && (is_urgent(socket) || is_at_mark(socket))).then(hidden)
-}
-
-pub(super) fn hidden() -> Obstacle {
-    Obstacle::Passing(HIDDEN.into())
-}
-
 /// The byte that waits out of band, while it is not in line. `None`: it was received.
 fn urgent_byte(socket: &OwnedFd) -> Result<Option<u8>, Obstacle> {
     let mut byte = [0];
@@ -187,7 +161,7 @@ fn look(socket: &OwnedFd, from: usize, len: usize) -> Result<Vec<u8>, Obstacle> 
     if from > 0 && fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, offset).is_err() {
         return Err(hidden());
     }
-    let seen = fd::peek(socket.as_fd(), &mut data, libc::MSG_DONTWAIT);
+    let seen = scm::peek(socket.as_fd(), &mut data, libc::MSG_DONTWAIT);
     if from > 0 {
         fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, NO_PEEK_OFFSET).map_err(unreadable)?;
     }
@@ -215,6 +189,7 @@ fn short(seen: usize, len: usize) -> Obstacle {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::in_flight::HIDDEN;
     use super::*;
     use std::net::{TcpListener, TcpStream};
 

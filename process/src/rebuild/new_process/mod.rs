@@ -18,6 +18,7 @@ mod shared_memory;
 mod socket_addresses;
 mod socket_buffers;
 pub mod socket_files;
+mod socket_setup;
 mod sockets;
 mod terminals;
 pub mod unlinked;

@@ -5,6 +5,7 @@ use super::datagrams::Named;
 use super::senders::{Senders, Way};
 use super::socket_buffers;
 use super::socket_files::address_of_held;
+use super::socket_setup::{made_by, set_options};
 use super::sockets::{self, Connections};
 use super::terminals::LARGE;
 use super::unsettled::Unsettled;
@@ -207,11 +208,11 @@ impl ObjectBuilder {
                 peer_ids,
                 ..
             } => {
-                let end = sockets::made_by(*peer_ids, || self.pair_end(*pair, *socket_type))?;
+                let end = made_by(*peer_ids, || self.pair_end(*pair, *socket_type))?;
                 if *shut_reading {
                     self.last.push((end.try_clone()?, 1, None, "a socket pair".into()));
                 }
-                sockets::set_options(&end, options);
+                set_options(&end, options);
                 socket_buffers::set_buffer(&end, libc::SO_SNDBUF, *send_buffer);
                 socket_buffers::set_buffer(&end, libc::SO_RCVBUF, *receive_buffer);
                 objects::set_socket_timeout_us(end.as_fd(), libc::SO_SNDTIMEO, *send_timeout_us)?;
@@ -335,7 +336,7 @@ impl ObjectBuilder {
                 sockets::connect_later(&socket, held.as_ref().unwrap_or(&address))
             };
             // As to the log of a system that has none.
-            if let Err(error) = sockets::made_by(opener.ids(), connect) {
+            if let Err(error) = made_by(opener.ids(), connect) {
                 self.notes.push(format!("{name} is not connected any more: {error}"));
             }
         }

@@ -143,7 +143,7 @@ mod tests {
             senders.send(way, sender, send, ("it", &mut notes)).unwrap();
             assert_eq!(notes, [""; 0]);
             let mut buffer = [0; 4];
-            let (_, _, seen) = fd::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
+            let (_, _, seen) = scm::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
             fd::receive(two.as_fd(), &mut buffer, 0).unwrap();
             let seen = seen.unwrap();
             let expected = sender.unwrap_or(nobody);

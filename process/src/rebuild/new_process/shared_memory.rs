@@ -8,7 +8,7 @@
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds::{self, SharedObject};
-use holdfast_sys::{fd, memfd, objects};
+use holdfast_sys::{memfd, objects};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{File, Permissions};
@@ -25,7 +25,7 @@ pub fn make(
     floor: i32,
 ) -> Result<BTreeMap<u64, (SharedObject, OwnedFd)>, RebuildError> {
     let make = |object: &SharedObject| {
-        let file = File::from(fd::memfd(c"holdfast-shared")?);
+        let file = File::from(memfd::unsealed(c"holdfast-shared")?);
         file.set_len(object.size)?;
         objects::duplicate_above(file.as_raw_fd(), floor)
     };

@@ -7,22 +7,19 @@
 //! are in the way. How it fails: an error names the address; the file of a dead unix socket was removed then,
 //! nothing else changed.
 
-use super::datagrams;
 use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
 use super::socket_buffers::refill;
-use super::socket_files;
+use super::socket_setup::{canonical_address, made_by, set_options};
 use super::unsettled::{self, Unsettled};
+use super::{datagrams, socket_files};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener};
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{
-    Description, FileTable, Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address,
-};
-use holdfast_sys::{fd, fs_ids, socket, unix_socket};
+use holdfast_image::record::{Description, FileTable, Object, SocketRecord, SocketState};
+use holdfast_sys::{fd, socket};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -203,18 +200,6 @@ fn join(
     Ok((server, client))
 }
 
-/// Calls `act` as these ids, where they are given: the other end of a connection is told them. All that an ordinary
-/// user makes is that user's.
-///
-/// # Errors
-/// Of `act`; EINVAL: root has no such id here.
-pub fn made_by<T>(ids: Option<Ownership>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let Some(Ownership { user, group }) = ids.filter(|_| unix_socket::effective_user() == 0) else {
-        return act();
-    };
-    fs_ids::with_effective(user, group, &mut act)?
-}
-
 /// Has a listener at the address of an end, made by whom the other one is told.
 fn listen_at(
     end: End<'_>,
@@ -316,12 +301,6 @@ fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
     Ok(made)
 }
 
-/// The address of an internet socket; one of IPv4 is the same in either family.
-pub fn canonical_address(record: &SocketRecord) -> Option<SocketAddr> {
-    let address = internet_address(&record.local.0)?;
-    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
-}
-
 /// A socket at its address, if it had one. `shared`: another one of the program gets the same port, by SO_REUSEPORT.
 fn bound(record: &SocketRecord, opener: &Opener, shared: bool) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
@@ -402,13 +381,6 @@ fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((made, socket::accept(listener.as_fd())?))
 }
 
-/// Best effort: another kernel may not have an option, or have lower limits.
-pub fn set_options(made: &OwnedFd, options: &[SocketOption]) {
-    for option in options {
-        let _ = socket::set_option(made.as_fd(), option.level, option.name, &option.value.0);
-    }
-}
-
 /// Where a socket is to be connected once all sockets are there: the address, and the number of the socket there.
 pub fn leads_to(record: &SocketRecord) -> Option<(&[u8], Option<u64>)> {
     match &record.state {
@@ -446,6 +418,7 @@ mod tests {
     use super::super::socket_addresses::DEATH;
     use super::*;
     use crate::rebuild::testing::record;
+    use holdfast_image::record::SocketOption;
     use std::net::{TcpListener, TcpStream};
 
     fn end_of(stream: &impl AsFd) -> SocketRecord {

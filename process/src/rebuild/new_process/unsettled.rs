@@ -8,7 +8,7 @@
 
 use super::socket_addresses::not_bound;
 use super::socket_files::Renaming;
-use super::sockets::{canonical_address, made_by, set_options};
+use super::socket_setup::{canonical_address, made_by, set_options};
 use crate::rebuild::error::RebuildError;
 use holdfast_image::record::{Description, Object, SocketRecord, SocketState};
 use holdfast_sys::socket;

@@ -16,6 +16,7 @@ mod place;
 
 use judge::Owners;
 pub use judge::Verdict;
+use place::O_PATH;
 pub use place::{Place, change_mode, change_owner, enter, is_of_root, new_name, open_folder, reopen};
 
 use super::error::RebuildError;
@@ -32,7 +33,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 /// The family in an address of a unix socket.
 const UNIX: u16 = libc::AF_UNIX as u16;
 

@@ -3,7 +3,6 @@
 //! Called by [`super`] and by what makes or removes names. What must hold: a name is made and removed in a folder that
 //! is held open, so that no user leads it elsewhere meanwhile. How it fails: as the call.
 
-use super::O_PATH;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::Ownership;
 use holdfast_sys::{at, attributes, clock, objects};
@@ -15,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
+pub(super) const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 /// S_ISVTX (inode(7)).
 const STICKY: u32 = 0o1000;
 

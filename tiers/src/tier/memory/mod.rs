@@ -25,7 +25,7 @@ use super::{Blob, BlobName, BlobWriter, Listing, LocalTier, Survives, Tier, Tier
 pub use first::MemoryFirst;
 use mapped::Mapped;
 use nix::sys::statfs::{FsType, Statfs, TMPFS_MAGIC, statfs};
-use pool::Pool;
+use pool::{Pool, size_of};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -102,15 +102,6 @@ impl MemoryTier {
     pub fn prepare(&self, folder: &str, bytes: u64) -> Result<(), TierError> {
         let folder = self.files.folder(folder, true)?;
         self.pool.add(&folder, bytes)
-    }
-}
-
-/// Bytes that a file system can hold. What it has may change while it is in use: its own answer to a write counts.
-fn size_of(system: &Statfs) -> u64 {
-    match system.blocks().saturating_mul(u64::try_from(system.block_size()).unwrap_or(0)) {
-        // ramfs, and a tmpfs without limit.
-        0 => u64::MAX,
-        size => size,
     }
 }
 

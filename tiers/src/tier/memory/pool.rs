@@ -10,9 +10,8 @@
 //! spare has been alone with this process since its name was lost.
 
 use super::mapped::{Mapped, is_alone};
-use super::size_of;
 use crate::tier::{TierError, posix};
-use nix::sys::statfs::statfs;
+use nix::sys::statfs::{Statfs, statfs};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -317,4 +316,13 @@ fn prepare(file: File, mapped: Option<Mapped>, path: PathBuf, dax: bool) -> io::
         }
     };
     Ok(Some(Memory { file, mapped, path }))
+}
+
+/// Bytes that a file system can hold. What it has may change while it is in use: its own answer to a write counts.
+pub(super) fn size_of(system: &Statfs) -> u64 {
+    match system.blocks().saturating_mul(u64::try_from(system.block_size()).unwrap_or(0)) {
+        // ramfs, and a tmpfs without limit.
+        0 => u64::MAX,
+        size => size,
+    }
 }

@@ -5,8 +5,8 @@
 //! all answers of one operation together at most [`MAX_ANSWERS`]; what the server claims about its length makes no
 //! caller take memory for it; whatever ends it too early is noted.
 
-use super::courier::Patience;
 use super::failure::{Answer, Seen};
+use super::patience::Patience;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody};

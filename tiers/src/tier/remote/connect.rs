@@ -4,7 +4,8 @@
 //! Invariant: no message has a value of the environment or of a file in it.
 
 use super::aws_files;
-use super::courier::{Couriers, Patience};
+use super::courier::Couriers;
+use super::patience::Patience;
 use crate::tier::TierError;
 use crate::tier::address::{Address, Cloud};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};

@@ -9,6 +9,7 @@
 use super::answer::Expected;
 use super::client;
 use super::failure::{Answer, SEEN};
+use super::patience::Patience;
 use async_trait::async_trait;
 use http_body_util::{BodyExt, Limited};
 use object_store::client::{
@@ -22,24 +23,8 @@ use std::time::Duration;
 
 /// Most bytes of an error's body that are looked at.
 const MAX_ERROR_BODY: usize = 64 << 10;
-/// Bytes per second below which a link counts as broken, for each request.
-const SLOWEST: u64 = 32 << 10;
 /// Where clouds tell their hosts' credentials.
 const METADATA_HOSTS: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
-
-/// How long a server may take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// For an answer, beside the time that the bytes take.
-    pub(super) answer: Duration,
-}
-
-impl Patience {
-    /// For a request or an answer of so many bytes.
-    pub(super) fn limit(&self, bytes: u64) -> Duration {
-        self.answer + Duration::from_secs(bytes / SLOWEST)
-    }
-}
 
 /// Makes couriers.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ mod courier;
 mod failure;
 #[cfg(test)]
 mod hostile;
+mod patience;
 mod place;
 mod requests;
 #[cfg(test)]
@@ -27,7 +28,7 @@ mod tests;
 mod upload;
 
 use self::blob::RemoteBlob;
-use self::courier::Patience;
+use self::patience::Patience;
 use self::place::Place;
 use self::requests::Requests;
 use self::upload::RemoteWriter;

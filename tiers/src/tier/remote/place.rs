@@ -2,7 +2,7 @@
 //!
 //! Called by the tier, its blobs and its writers, which share it: the runtime lives as long as one of them.
 
-use super::courier::Patience;
+use super::patience::Patience;
 use super::requests::Requests;
 use crate::tier::{BlobName, TierError};
 use bytes::Bytes;

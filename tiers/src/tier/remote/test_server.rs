@@ -3,7 +3,7 @@
 //! Used by `tests` (answers as S3 gives them) and `hostile` (answers that it never gives).
 #![allow(clippy::unwrap_used)]
 
-use super::courier::Patience;
+use super::patience::Patience;
 use super::{RemoteTier, connect};
 use object_store::aws::AmazonS3Builder;
 use std::io::{BufRead, BufReader, Read, Write};

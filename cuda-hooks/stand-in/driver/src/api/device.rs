@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use crate::checkpoint::{process, server};
 use crate::code::{Answer, Code, describe};
 use crate::device;
-use crate::gate;
+use crate::entrance;
 use crate::memory::physical;
 use crate::pointer::{Out, Text};
 use crate::settings;
@@ -14,7 +14,7 @@ use crate::system;
 static INIT: Mutex<()> = Mutex::new(());
 
 extern "C" fn in_child() {
-    gate::forked();
+    entrance::forked();
 }
 
 pub fn init(flags: u32) -> Answer {
@@ -22,10 +22,10 @@ pub fn init(flags: u32) -> Answer {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    if gate::is_forked() {
+    if entrance::is_forked() {
         return Err(Code::NOT_INITIALIZED);
     }
-    if gate::is_initialised() {
+    if entrance::is_initialised() {
         return Ok(());
     }
     if let Err(wrong) = settings::read() {
@@ -35,7 +35,7 @@ pub fn init(flags: u32) -> Answer {
     let opened = physical::open().and_then(|()| process::open()).and_then(|()| server::start());
     opened.map_err(|_| Code::OPERATING_SYSTEM)?;
     system::at_fork(in_child);
-    gate::initialised();
+    entrance::initialised();
     Ok(())
 }
 

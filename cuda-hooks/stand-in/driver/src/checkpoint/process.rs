@@ -20,7 +20,7 @@ use super::message::{Operation, Request};
 use crate::code::{Answer, Code};
 use crate::context::CONTEXTS;
 use crate::device;
-use crate::gate;
+use crate::entrance;
 use crate::memory::heap::{self, Kind};
 use crate::memory::{physical, space};
 use crate::settings::{Fault, settings};
@@ -110,11 +110,11 @@ fn lock(request: &Request) -> Answer {
     if request.injected.hangs || settings().strikes(Fault::LockHangs) {
         hang();
     }
-    gate::close();
+    entrance::close();
     let timeout = (request.timeout_ms > 0).then(|| Duration::from_millis(request.timeout_ms.into()));
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     if request.injected.fails || settings().strikes(Fault::LockTimeout) || !drained(deadline) {
-        gate::open();
+        entrance::open();
         return Err(Code::NOT_READY);
     }
     Ok(())
@@ -124,7 +124,7 @@ fn lock(request: &Request) -> Answer {
 fn drained(deadline: Option<Instant>) -> bool {
     loop {
         let contexts = CONTEXTS.all();
-        if gate::inside() == 0 && contexts.iter().all(|context| context.is_idle()) {
+        if entrance::inside() == 0 && contexts.iter().all(|context| context.is_idle()) {
             return true;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -203,7 +203,7 @@ fn unlock(request: &Request) -> Answer {
     if request.injected.fails || settings().strikes(Fault::Unlock) {
         return Err(Code::OPERATING_SYSTEM);
     }
-    gate::open();
+    entrance::open();
     Ok(())
 }
 

@@ -35,7 +35,7 @@ macro_rules! entry {
                 #[unsafe(no_mangle)]
                 #[allow(non_snake_case)]
                 extern "C" fn $symbol($($arg: $type),*) -> u32 {
-                    gate::call($name, Rule::$rule, DefaultStream::$default, || $call)
+                    entrance::call($name, Rule::$rule, DefaultStream::$default, || $call)
                 }
                 Address($symbol as *const c_void)
             },

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use super::entry::{Address, Entry, entry, functions};
 use crate::api::{array, copy, hint, host, memory, pool, shared, texture, vmm};
-use crate::gate::{self, DefaultStream, Rule};
+use crate::entrance::{self, DefaultStream, Rule};
 use crate::layout::{
     AccessDescription, AllocationProperties, ArrayDescriptor, ArrayDescriptor2, Copy2D, Copy3D, IpcHandle,
     Location, MulticastProperties, PoolProperties, ResourceDescription, ResourceView, TextureDescription,

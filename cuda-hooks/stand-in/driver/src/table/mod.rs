@@ -1,10 +1,10 @@
 //! The one table of the driver's functions: name for `cuGetProcAddress`, since which version of CUDA, the exported
 //! symbol, and what it does. The exports, the answers of `cuGetProcAddress`, and the test that both agree come from it.
 //!
-//! A row is: rule (`gate.rs`), name, version, symbol, where there is one the version and symbol for per-thread default
-//! streams, arguments, call. Names, versions and types are those of cuda.h and cudaTypedefs.h 13.0. What a program
-//! wants and is not here is not found, as in an older driver. `cuGetProcAddress` has its rows in this file: it searches
-//! the table that it is in.
+//! A row is: rule (`entrance.rs`), name, version, symbol, where there is one the version and symbol for per-thread
+//! default streams, arguments, call. Names, versions and types are those of cuda.h and cudaTypedefs.h 13.0. What a
+//! program wants and is not here is not found, as in an older driver. `cuGetProcAddress` has its rows in this file: it
+//! searches the table that it is in.
 //!
 //! # Safety
 //! Exported symbols have the driver's names, which no other library may have in one process; arguments are plain
@@ -20,7 +20,7 @@ mod work;
 use std::ffi::c_void;
 
 use crate::api::resolve;
-use crate::gate::{self, DefaultStream, Rule};
+use crate::entrance::{self, DefaultStream, Rule};
 use crate::pointer::{Out, Text};
 use crate::settings::settings;
 use entry::{Address, Entry, entry, functions};

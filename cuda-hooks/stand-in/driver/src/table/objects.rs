@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use super::entry::{Address, Entry, entry, functions};
 use super::private;
 use crate::api::{context, device, function, hint, library, module};
-use crate::gate::{self, DefaultStream, Rule};
+use crate::entrance::{self, DefaultStream, Rule};
 use crate::launch::Shape;
 use crate::layout::LaunchConfig;
 use crate::pointer::{In, Out, Text};

@@ -10,7 +10,7 @@
 
 use crate::api::context;
 use crate::code::{Answer, Code};
-use crate::gate::{self, DefaultStream, Rule};
+use crate::entrance::{self, DefaultStream, Rule};
 use crate::pointer::{In, Out};
 
 /// Identity of the table.
@@ -28,7 +28,7 @@ struct Table {
 static TABLE: Table = Table { bytes: size_of::<Table>(), absent: 0, retain };
 
 extern "C" fn retain(to: Out<usize>, device: i32) -> u32 {
-    gate::call("cuDevicePrimaryCtxRetain", Rule::Gated, DefaultStream::Legacy, || {
+    entrance::call("cuDevicePrimaryCtxRetain", Rule::Gated, DefaultStream::Legacy, || {
         context::primary_retain(to, device)
     })
 }

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use super::entry::{Address, Entry, Function, StreamFunction, entry, functions};
 use crate::api::graph::{Information, Where};
 use crate::api::{checkpoint, event, graph, stream};
-use crate::gate::{self, DefaultStream, Rule};
+use crate::entrance::{self, DefaultStream, Rule};
 use crate::layout::{
     Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2, MemoryNode, MemoryOperation,
 };

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model, Operation};
-use holdfast_lab::{MoveError, Mover, MoverTier};
+use holdfast_lab::{MoveError, MoverTier, SegmentMover};
 use holdfast_tiers::policy::{PolicyError, SegmentId, TierLimits, Ties};
 use holdfast_tiers::tier::{BlobName, Survives, Tier, TierError, TierInfo};
 use std::sync::Arc;
@@ -50,20 +50,20 @@ fn models() -> [Model; 3] {
     [model("fast", Some(CAPACITY[0])), model("middle", Some(CAPACITY[1])), model("slow", None)]
 }
 
-fn start(models: &[Model; 3], faults: &Faults) -> Mover {
+fn start(models: &[Model; 3], faults: &Faults) -> SegmentMover {
     let tier = |model: &Model| {
         let limits =
             TierLimits { capacity: model.info().capacity_bytes, contiguous: false, rate: 1_000_000_000 };
         MoverTier { tier: Arc::new(Faulty::new(Box::new(model.clone()), faults.clone())), limits }
     };
-    Mover::start(models.iter().map(tier).collect(), FOLDER, Ties::default()).unwrap()
+    SegmentMover::start(models.iter().map(tier).collect(), FOLDER, Ties::default()).unwrap()
 }
 
-fn write(mover: &Mover, id: u64) {
+fn write(mover: &SegmentMover, id: u64) {
     mover.write(SegmentId(id), &content(id), false).unwrap();
 }
 
-fn restore(mover: &Mover, id: u64) -> Result<(), MoveError> {
+fn restore(mover: &SegmentMover, id: u64) -> Result<(), MoveError> {
     let right = content(id);
     let mut buffer = vec![0; right.len()];
     mover.restore(SegmentId(id), &mut buffer)?;
@@ -72,7 +72,7 @@ fn restore(mover: &Mover, id: u64) -> Result<(), MoveError> {
 }
 
 /// Writes, hints at anything and restores at random. Returns how many of its calls failed.
-fn program(mover: &Mover, number: u64, steps: u64) -> u64 {
+fn program(mover: &SegmentMover, number: u64, steps: u64) -> u64 {
     let (mut state, mut written, mut failed) = (number, Vec::new(), 0);
     for step in 0..steps {
         let any = random(&mut state, 4) * 1000 + random(&mut state, steps);
@@ -95,7 +95,7 @@ fn program(mover: &Mover, number: u64, steps: u64) -> u64 {
     failed
 }
 
-fn programs(mover: &Mover, steps: u64) -> u64 {
+fn programs(mover: &SegmentMover, steps: u64) -> u64 {
     thread::scope(|scope| {
         let threads: Vec<_> =
             (0..4).map(|number| scope.spawn(move || program(mover, number, steps))).collect();

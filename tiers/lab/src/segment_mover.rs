@@ -51,13 +51,13 @@ pub enum MoveError {
         /// That of the buffer.
         buffer: u64,
     },
-    /// [`Mover::stop`] was called.
+    /// [`SegmentMover::stop`] was called.
     #[error("the tiers are being closed")]
     Stopped,
 }
 
 /// See the head of the file.
-pub struct Mover {
+pub struct SegmentMover {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -94,12 +94,12 @@ struct Inner {
     stopping: bool,
 }
 
-impl Mover {
+impl SegmentMover {
     /// Empty tiers, the fastest first; blobs are in `folder` of each, which has no other user.
     ///
     /// # Errors
     /// No thread can be made.
-    pub fn start(tiers: Vec<MoverTier>, folder: &str, ties: Ties) -> std::io::Result<Mover> {
+    pub fn start(tiers: Vec<MoverTier>, folder: &str, ties: Ties) -> std::io::Result<SegmentMover> {
         let limits: Vec<TierLimits> = tiers.iter().map(|tier| tier.limits).collect();
         let count = tiers.len();
         let inner = Inner {
@@ -120,7 +120,7 @@ impl Mover {
             changed: Condvar::new(),
             removing: (0..count).map(|_| Mutex::default()).collect(),
         });
-        let mut mover = Mover { shared, threads: Vec::new() };
+        let mut mover = SegmentMover { shared, threads: Vec::new() };
         for (link, is_down) in (1..count).flat_map(|link| [(link, true), (link, false)]) {
             let shared = Arc::clone(&mover.shared);
             let thread = thread::Builder::new().name(format!("mover-{link}"));
@@ -218,7 +218,7 @@ impl Mover {
 }
 
 /// Ends the threads without waiting: one may be caught in a call on a dead server.
-impl Drop for Mover {
+impl Drop for SegmentMover {
     fn drop(&mut self) {
         self.shared.end();
     }

@@ -1,10 +1,10 @@
-//! The agent's cascade: started with it, woken by each commit, told of in its status, waited for at its end.
+//! The cascade of a job: started with its agent, woken by each commit, told of in its status, waited for at its end.
 //!
-//! Used by the agent's start and its loop. Invariants: nothing here waits for a tier; what a tier does or fails to do
-//! is never a failure of the job.
+//! Used by the agent and by `sync`, for what a dead agent has left. Invariants: nothing here waits for a tier; what a
+//! tier does or fails to do is never a failure of the job.
 
 use crate::exit::Failure;
-use crate::link::{Link, Tell};
+use crate::front_link::{Link, Tell};
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;

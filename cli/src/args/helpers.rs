@@ -1,0 +1,109 @@
+//! Processes that Holdfast starts beside itself: hidden from help and shells.
+
+use super::restart::moved;
+use crate::inherited_fds::InheritedFd;
+use crate::settings::Cow;
+use clap::Args;
+use holdfast_image::paths::Moved;
+use holdfast_image::streams::Switch;
+use std::path::PathBuf;
+
+/// `holdfast __agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Name of the job.
+    #[arg(long, required_unless_present = "attach_env")]
+    pub job: Option<String>,
+    /// Descriptor of the link to `holdfast run` or `restart`.
+    #[arg(long)]
+    pub link: Option<i32>,
+    /// Number of the image to restart from.
+    #[arg(long, requires = "seed")]
+    pub restart: Option<u64>,
+    /// Descriptor of the socket to the process that is being rebuilt.
+    #[arg(long)]
+    pub seed: Option<i32>,
+    /// Map memory from the image.
+    #[arg(long)]
+    pub lazy: bool,
+    /// Have processes map what they have in common.
+    #[arg(long)]
+    pub share: bool,
+    /// The first of the new processes has the file of a page server.
+    #[arg(long)]
+    pub served: bool,
+    /// Files that were moved.
+    #[arg(long, value_parser = moved())]
+    pub map: Vec<Moved>,
+    /// Files that are used though they are another user's.
+    #[arg(long)]
+    pub accept_replaced: Vec<PathBuf>,
+    /// A stream that becomes one of `holdfast restart`.
+    #[arg(long, value_name = "DESCRIPTION:NUMBER:FROM:WHOLE")]
+    pub stream: Vec<Switch>,
+    /// A descriptor that the program was started with.
+    #[arg(long, value_name = "FD:DEVICE:INODE")]
+    pub inherited: Vec<InheritedFd>,
+    /// The program cannot load libholdfast.
+    #[arg(long, requires = "link")]
+    pub silent: bool,
+    /// Started by libholdfast: settings come from HOLDFAST_*, the socket's path goes to standard output.
+    #[arg(long)]
+    pub attach_env: bool,
+}
+
+/// `holdfast __pages`.
+#[derive(Debug, Args)]
+pub struct PagesArgs {
+    /// Name of the job.
+    #[arg(long)]
+    pub job: String,
+    /// Number of the image.
+    #[arg(long)]
+    pub image: u64,
+    /// Descriptor of the socket to `holdfast restart`.
+    #[arg(long)]
+    pub front: i32,
+}
+
+/// `holdfast __prefetch`.
+#[derive(Debug, Args)]
+pub struct PrefetchArgs {
+    /// Name of the job, for those who look at processes.
+    #[arg(long)]
+    pub job: String,
+    /// Descriptor of the socket to the page server.
+    #[arg(long)]
+    pub server: i32,
+    /// Descriptor of the socket to `holdfast restart`.
+    #[arg(long)]
+    pub front: i32,
+}
+
+/// `holdfast __cuda`, `holdfast __probe`.
+#[derive(Debug, Args)]
+pub struct CudaArgs {
+    /// Descriptor of the socket to the agent.
+    #[arg(long)]
+    pub agent: i32,
+    /// The libcuda to be loaded.
+    #[arg(long)]
+    pub library: PathBuf,
+}
+
+/// `holdfast __keeper`.
+#[derive(Debug, Args)]
+pub struct KeeperArgs {
+    /// Descriptor of the socket to the agent.
+    #[arg(long)]
+    pub agent: i32,
+    /// Descriptor of the file for contents.
+    #[arg(long)]
+    pub ring: i32,
+    /// Most device memory for what an image does not have yet.
+    #[arg(long)]
+    pub gpu_cache: Cow,
+    /// Where programs ask.
+    #[arg(long)]
+    pub socket: PathBuf,
+}

@@ -1,0 +1,118 @@
+//! `holdfast restart`, and the files that have moved.
+
+use crate::completion::jobs;
+use crate::names::{ImageName, parse_image};
+use crate::new_settings::NewSettings;
+use crate::settings::{Cow, Settings, parse_size, parse_wait};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use holdfast_image::paths::Moved;
+use holdfast_process::rebuild::streams::Wish;
+use holdfast_tiers::stack::TierSpec;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `holdfast restart`.
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// JOB (the newest image) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, required_unless_present = "all_lost", add = jobs())]
+    pub image: Option<ImageName>,
+    /// Restart every lost job (its end was not seen) from its newest image, after a reboot, and wait for their ends
+    #[arg(long, exclusive = true)]
+    pub all_lost: bool,
+    /// Start the program at once, and read memory from the image when the program touches it, where possible
+    #[arg(long, conflicts_with = "eager")]
+    pub lazy: bool,
+    /// Read all memory before the program runs
+    #[arg(long)]
+    pub eager: bool,
+    /// If the image is damaged, take the next older one
+    #[arg(long)]
+    pub fallback: bool,
+    /// From now on these are the job's tiers, as for `run`. They supply what the store lacks of the image
+    #[arg(long, value_name = "SPEC")]
+    pub tier: Vec<TierSpec>,
+    /// From now on most space of the job's images in the store, as for `run`
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_space: Option<u64>,
+    /// Restart a copy, as a job of its own with this name: any number of copies may run at once
+    #[arg(long, value_name = "NEW", conflicts_with = "fallback")]
+    pub name: Option<String>,
+    /// Look for files and folders of the program below NEW instead of OLD (may be given more than once)
+    #[arg(long, value_name = "OLD=NEW", value_parser = moved())]
+    pub map: Vec<Moved>,
+    /// Wait at most TIME for the processes of a program that was just killed, until they have released their memory,
+    /// sockets, locks and ids; 0: do not wait [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
+    pub wait: Option<Duration>,
+    /// Use the file at PATH although its owner has changed, or more users may write to it (may be given more than once)
+    #[arg(long, value_name = "PATH")]
+    pub accept_replaced: Vec<PathBuf>,
+    /// Standard streams of the program that were files. keep: the program goes on in its files. here: it gets the
+    /// streams of this command. auto: it goes on in its files, but gets those streams of this command that are
+    /// redirected to a file or a pipe. Streams that were terminals or pipes are always those of this command
+    #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
+    pub stdio: StdioChoice,
+    /// From now on most GPU memory for data that is not in the image yet, as for `run`
+    #[arg(long, value_name = "LIMIT")]
+    pub gpu_cache: Option<Cow>,
+    /// From now on end the program when it cannot be protected any more, as for `run`
+    #[arg(long)]
+    pub strict: bool,
+    /// From now on.
+    #[command(flatten)]
+    pub new: NewSettings,
+}
+
+impl RestartArgs {
+    /// What the job goes on with.
+    pub fn settings(&self, old: &Settings) -> Settings {
+        let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
+        let gpu_cache = self.gpu_cache.or(old.gpu_cache);
+        Settings { max_space, strict, gpu_cache, ..self.new.apply(old) }
+    }
+}
+
+/// `--stdio`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum StdioChoice {
+    /// On in their files, unless they are redirected.
+    #[default]
+    Auto,
+    /// On in their files.
+    Keep,
+    /// Where the command's own lead.
+    Here,
+}
+
+impl StdioChoice {
+    /// In the words of the restart.
+    pub fn wish(self) -> Wish {
+        match self {
+            StdioChoice::Auto => Wish::Auto,
+            StdioChoice::Keep => Wish::Keep,
+            StdioChoice::Here => Wish::Here,
+        }
+    }
+}
+
+/// Reads `OLD=NEW`; paths need not be text.
+pub(super) fn moved() -> impl TypedValueParser<Value = Moved> {
+    let read = |text: OsString| {
+        let moved = Moved::parse(&text)?;
+        Ok::<_, String>(Moved { new: without_links(&moved.new), ..moved })
+    };
+    OsStringValueParser::new().try_map(read)
+}
+
+/// The same place without symbolic links on the way, as far as it is there: a restart follows none.
+fn without_links(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|there| Some((there, there.canonicalize().ok()?)));
+    let Some((there, real)) = found else { return path.to_owned() };
+    match path.strip_prefix(there) {
+        Ok(rest) if !rest.as_os_str().is_empty() => real.join(rest),
+        _ => real,
+    }
+}

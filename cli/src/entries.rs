@@ -1,0 +1,58 @@
+//! Entries of an environment, as the kernel takes them.
+//!
+//! Used by what starts processes. Fails by: an entry that holds a NUL.
+
+use crate::exit::{Exit, Failure};
+use holdfast_abi::environment::ENV_KEY;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// A string for the kernel.
+///
+/// # Errors
+/// It holds a NUL.
+pub fn c_string(text: &OsStr) -> Result<CString, Failure> {
+    CString::new(text.as_bytes())
+        .map_err(|_| Failure::new(Exit::Usage, format!("{:?} holds a NUL byte", text.to_string_lossy())))
+}
+
+/// An entry of an environment.
+///
+/// # Errors
+/// As [`c_string`].
+pub fn variable(name: &str, value: &OsStr) -> Result<CString, Failure> {
+    let mut entry = OsString::from(name);
+    entry.push("=");
+    entry.push(value);
+    c_string(&entry)
+}
+
+/// The environment as it is, in its task.
+///
+/// # Errors
+/// None in practice: variables cannot hold a NUL.
+pub fn own_environment() -> Result<Vec<CString>, Failure> {
+    std::env::vars_os()
+        .map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            c_string(&name)
+        })
+        .collect()
+}
+
+/// Whether an entry is that of a variable.
+pub fn is_of(entry: &CString, name: &str) -> bool {
+    entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+}
+
+/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent, nor into its helpers.
+/// And without the key of a job that we are in.
+///
+/// # Errors
+/// As [`own_environment`].
+pub fn helper_environment() -> Result<Vec<CString>, Failure> {
+    let mut all = own_environment()?;
+    all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| is_of(entry, name)));
+    Ok(all)
+}

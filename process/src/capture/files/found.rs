@@ -1,0 +1,70 @@
+//! What is known of descriptors while they are read, and of who has them.
+
+use holdfast_sys::procfs::DescriptorInfo;
+use holdfast_sys::socket::TcpInfo;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+/// One process whose descriptors are read.
+pub struct Holder<'a> {
+    /// Its id.
+    pub pid: i32,
+    /// Its id as it sees it itself.
+    pub inner_pid: i32,
+    /// Any thread of it.
+    pub tid: i32,
+    /// The process.
+    pub pidfd: &'a OwnedFd,
+    /// The library's own connection, if it is waiting for an answer of ours.
+    pub own: Option<i32>,
+    /// It runs on, and the CUDA driver will give back its devices before a cut: they are left out.
+    pub uses_cuda: bool,
+}
+
+/// A descriptor as found.
+pub(super) struct Found {
+    /// Place of its process.
+    pub(super) holder: usize,
+    pub(super) fd: i32,
+    pub(super) info: DescriptorInfo,
+    pub(super) target: Vec<u8>,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+impl Found {
+    pub(super) fn is_socket(&self) -> bool {
+        self.target.starts_with(b"socket:")
+    }
+}
+
+/// What may lead out of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside<'a> {
+    /// Descriptors that the program was started with and that lead outside: number, device, inode.
+    pub inherited: &'a [(i32, u64, u64)],
+    /// TCP connections to peers outside are given up at a restart, instead of refused.
+    pub lose_connections: bool,
+    /// `holdfast run` or `restart`, while it lives: it has the standard streams that the program was given.
+    pub front: Option<i32>,
+}
+
+/// What the program does while it is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// It is stopped, and everything is read.
+    Stopped,
+    /// It runs on, and only what is refused counts.
+    Running,
+}
+
+/// An internet stream of the program.
+pub(super) struct Stream {
+    pub(super) inode: u64,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) info: TcpInfo,
+}
+
+/// A group that a socket has joined on an interface.
+pub(super) type Group = (u32, IpAddr);
