@@ -2,7 +2,7 @@
 //! inline assembly, of this crate and of preload (besides its `syscall` export).
 //!
 //! Runs in: the host program, any thread, also in signal handlers and in a child between fork and exec. Invariants:
-//! never touches `errno`, never allocates, is no cancellation point.
+//! changes no `errno`, never allocates, is no cancellation point.
 //!
 //! # Safety
 //! A system call may do anything to memory: [`raw`] says what its caller promises. `errno` is the calling thread's word
