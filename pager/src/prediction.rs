@@ -11,6 +11,7 @@ use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PageCount};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// See the head of the file. Two bytes per page that is known. The default knows nothing.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -86,11 +87,20 @@ impl Prediction {
     }
     /// The pages of `among` that are predicted to be written while the flush runs.
     pub fn hot(&self, among: &PageSet) -> PageSet {
+        self.those(among, is_during)
+    }
+    /// The same, and those that are predicted to be written so soon after a cut: a program that goes through the same
+    /// steps again and again writes them so soon after any other moment, too.
+    pub fn soon(&self, among: &PageSet, within: Duration) -> PageSet {
+        let until = Tick::from_us(u64::try_from(within.as_micros()).unwrap_or(u64::MAX));
+        self.those(among, |page| is_during(page) || (page.access == Access::After && page.at <= until))
+    }
+    fn those(&self, among: &PageSet, is_one: impl Fn(&PageAccess) -> bool) -> PageSet {
         let mut found = PageSet::new();
         for piece in among.runs().iter().copied().flat_map(pieces) {
             let Some(chunk) = self.chunk(piece.chunk) else { continue };
             for place in piece.from..piece.to {
-                if chunk.get(place).copied().is_some_and(hot) {
+                if chunk.get(place).and_then(|packed| packed.get()).as_ref().is_some_and(&is_one) {
                     found.insert(run_at(piece.chunk, place, 1));
                 }
             }

@@ -98,6 +98,28 @@ pub fn scan(
     walk(pagemap, start, end, masks, each)
 }
 
+/// The pages of `start..end` that were not written since they were write-protected last, and of which any of `any`
+/// holds. Protects nothing.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_clean(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    any: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    let masks = ScanArg {
+        category_mask: IS_WRITTEN,
+        category_inverted: IS_WRITTEN,
+        category_anyof_mask: any,
+        return_mask: any,
+        ..ScanArg::default()
+    };
+    walk(pagemap, start, end, masks, each)
+}
+
 /// The pages of `start..end` that were written since they were write-protected last, and of which any of `any` holds.
 /// Protects nothing.
 ///

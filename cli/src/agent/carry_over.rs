@@ -6,8 +6,8 @@
 
 use super::write_monitor::WriteMonitor;
 use super::write_rate::WriteRate;
-use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
+use holdfast_image::{Epoch, PAGE_SIZE};
 use holdfast_pager::History;
 use holdfast_tiers::{Image, Lineage};
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use std::time::Duration;
 pub struct CarryOver {
     /// The parent of the next image.
     pub lineage: Option<Arc<Lineage>>,
+    /// The number of the next image, as far as it is known without looking: no other process makes images of the job.
+    pub next: Option<Epoch>,
     /// The epochs that have ended.
     pub history: History,
     /// The one that runs.

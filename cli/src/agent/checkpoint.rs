@@ -100,6 +100,7 @@ fn make(
     let result = attempt.run(&mut committed);
     if let Ok(made) = &result {
         attempt.tell_passed_by(made.info.epoch);
+        attempt.carry_over.next = made.info.epoch.0.checked_add(1).map(Epoch);
     }
     attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
     if let Some(contents) = context.contents.as_ref().filter(|_| committed) {
@@ -156,7 +157,8 @@ impl Attempt<'_> {
     fn run(&mut self, committed: &mut bool) -> Result<NewImage, CheckpointError> {
         // Behind the images that only lower tiers have, too.
         let lower = self.context.cascade.as_ref().map_or(0, Cascade::newest);
-        let epoch = self.context.job.next_epoch()?.max(Epoch(lower.saturating_add(1)));
+        let next = self.carry_over.next.take().map_or_else(|| self.context.job.next_epoch(), Ok)?;
+        let epoch = next.max(Epoch(lower.saturating_add(1)));
         let parent = self.parent();
         let is_whole = parent.is_none();
         // Before the stop: a store that cannot be written must not cost the program anything.
@@ -173,12 +175,13 @@ impl Attempt<'_> {
         if let Some(monitor) = &self.carry_over.monitor {
             monitor.written(&precopied.dirty);
             monitor.pause();
+            self.carry_over.write_rate = monitor.write_rate().next_epoch();
         }
         if let Some(contents) = self.context.contents.as_ref().filter(|_| !self.settings.only_protected) {
             let pids: Vec<i32> = self.members.targets().iter().map(|target| target.pid).collect();
             contents.read_ahead(&pids);
         }
-        let seen = (&self.carry_over.history, is_whole);
+        let seen = (&*self.carry_over, is_whole);
         let cut::Made { mut cut, first, suspended, kept } =
             match cut::make(self.context, self.settings, self.tracer, self.request, seen) {
                 Ok(made) => made,
@@ -248,8 +251,7 @@ impl Attempt<'_> {
         let ended = self.carry_over.monitor.take().filter(|monitor| monitor.is_of(&self.members));
         let mut counts = AccessCounts::default();
         if let (Some(monitor), Tracker::Userfaultfd) = (ended, tracker) {
-            let (epoch, write_rate) = monitor.finish(&cut.dirty);
-            self.carry_over.write_rate = write_rate.next_epoch();
+            let epoch = monitor.finish(&cut.dirty);
             counts = epoch.counts();
             self.carry_over.history.push(epoch);
         }

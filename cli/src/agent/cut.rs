@@ -2,6 +2,7 @@
 //!
 //! Runs in: the checkpoint thread. Fails by: [`CheckpointError`]; the program runs on.
 
+use super::carry_over::CarryOver;
 use super::context::JobContext;
 use super::cuda::{Cuda, Ready};
 use super::error::CheckpointError;
@@ -97,7 +98,7 @@ pub fn make(
     settings: &Settings,
     tracer: &Tracer,
     request: &CheckpointRequest,
-    (history, whole): (&History, bool),
+    (carry_over, whole): (&CarryOver, bool),
 ) -> Result<Made, CheckpointError> {
     let mut tries = 0;
     loop {
@@ -110,7 +111,7 @@ pub fn make(
         // A device may have written to pinned memory past all page tables: what is unchanged is found by content.
         let users = members.targets().iter().filter(|target| known.contains(&target.pid));
         users.for_each(|target| target.tracking.doubt());
-        let failed = match stop(context, settings, tracer, request, (history, &records)) {
+        let failed = match stop(context, settings, tracer, request, (carry_over, &records)) {
             Ok((mut cut, first)) => {
                 kept.iter().for_each(|kept| kept.add_to(&mut cut));
                 return Ok(Made { cut, first, suspended, kept });
@@ -134,7 +135,7 @@ fn stop(
     settings: &Settings,
     tracer: &Tracer,
     request: &CheckpointRequest,
-    (history, cuda): (&History, &BTreeMap<i32, CudaRecord>),
+    (carry_over, cuda): (&CarryOver, &BTreeMap<i32, CudaRecord>),
 ) -> Result<(Cut, Vec<PageRun>), CheckpointError> {
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let (mut tries, mut changing) = (0, false);
@@ -144,7 +145,7 @@ fn stop(
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
         let members = request.members()?;
-        let options = options(context, settings, request, &members, history)?;
+        let options = options(context, settings, request, &members, carry_over)?;
         let options = with_cuda(CutOptions { changing, ..options }, cuda);
         let program = members.program();
         let result = match tracer.cut(&roster, &options) {
@@ -271,7 +272,7 @@ fn options(
     settings: &Settings,
     request: &CheckpointRequest,
     members: &Members,
-    history: &History,
+    carry_over: &CarryOver,
 ) -> Result<CutOptions, CheckpointError> {
     let program = members.program();
     let shared = program.area.shared;
@@ -291,13 +292,15 @@ fn options(
         }
     };
     let (engine, headroom) = (engine(settings), Headroom::of(members)?);
+    let bound = settings.cow.0.pages(members.pages());
+    let outrun = bound.filter(|bound| carry_over.write_rate.outruns(*bound));
     Ok(CutOptions {
         engine,
         planner,
         most_copied: headroom.most_copied(members.targets().len()),
-        guard: guard(settings, engine, history),
+        guard: guard(settings, engine, &carry_over.history),
         hold: request.options.stop,
-        park_above: small_bound(settings.cow.0).into_iter().chain(headroom.most_copied(1)).min(),
+        park_above: small_bound(settings.cow.0).or(outrun).into_iter().chain(headroom.most_copied(1)).min(),
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
         socket: context.job.socket_path(),

@@ -85,7 +85,9 @@ pub fn run(
             tracing::info!("no pre-copy: the program has files open with O_DIRECT");
             break;
         }
-        let pages = dirty.difference(&carry_over.history.predict().hot(&dirty));
+        let most = carry_over.flush_rate.time_for(dirty.pages().0, options.rate);
+        let soon = carry_over.history.predict().soon(&dirty, most + PATIENCE + TAIL);
+        let pages = dirty.difference(&soon);
         let flush = carry_over.flush_rate.time_for(pages.pages().0, options.rate);
         let live = live.get_or_insert_with(|| Live::new(members, dirty.pages()));
         live.begin(pages, &dirty, flush);
@@ -155,7 +157,7 @@ impl Live<'_> {
     /// Finds out what was written since. If that cannot be found out, nothing more is handed out.
     fn look(&self, watch: &mut Watch) {
         let now = Instant::now();
-        match self.members.written(&watch.intake.watched()) {
+        match self.members.changed(&watch.intake.watched()) {
             Ok(written) => watch.intake.saw(&written, now - watch.looked),
             Err(_) => watch.end(),
         }

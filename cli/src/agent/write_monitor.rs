@@ -39,8 +39,6 @@ pub struct Costs {
     pub held: Duration,
     /// See `held`.
     pub holds: u64,
-    /// For the next flush.
-    pub write_rate: WriteRate,
 }
 
 /// See the head of the file.
@@ -138,6 +136,9 @@ impl WriteMonitor {
             let mut state = self.shared.state.lock();
             state.flushing = false;
             state.recorder.flush_done(at_us);
+            if self.shared.scene.limit.is_some_and(|limit| state.recorder.copies_peak() > limit) {
+                state.write_rate.overran();
+            }
         }
         self.shared.resume();
         self.shared.bell.notify_all();
@@ -147,16 +148,19 @@ impl WriteMonitor {
             copies_peak: state.recorder.copies_peak(),
             held: state.held,
             holds: state.holds,
-            write_rate: state.write_rate,
         }
     }
-    /// The epoch is over; `dirty`: what the cut has found written. Returns what is known of the program's speed, too.
-    pub fn finish(mut self, dirty: &PageSet) -> (EpochAccess, WriteRate) {
+    /// What is known of the program's speed.
+    pub fn write_rate(&self) -> WriteRate {
+        self.shared.state.lock().write_rate
+    }
+    /// The epoch is over; `dirty`: what the cut has found written.
+    pub fn finish(mut self, dirty: &PageSet) -> EpochAccess {
         self.flush_done();
         self.written(dirty);
         self.end();
         let mut state = self.shared.state.lock();
-        (std::mem::take(&mut state.recorder).finish(), state.write_rate)
+        std::mem::take(&mut state.recorder).finish()
     }
     fn end(&mut self) {
         {
@@ -227,7 +231,7 @@ mod tests {
         assert_eq!((costs.writes, costs.copies_peak, costs.holds), (writes, PageCount(2), 0));
         monitor.pause();
         monitor.go_on();
-        let (ended, _) = monitor.finish(&set(104, 100));
+        let ended = monitor.finish(&set(104, 100));
         assert_eq!(ended.counts(), AccessCounts { after: 6, untouched: 1, ..writes });
         assert!(ended.get(Addr(203 * PAGE_SIZE)).is_some_and(|page| !page.flushed));
     }

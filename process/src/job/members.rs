@@ -54,14 +54,28 @@ impl Members {
     /// # Errors
     /// None of them is there any more.
     pub fn written(&self, within: &PageSet) -> io::Result<PageSet> {
+        self.among(within, |target, own| target.tracking.written(target.pid, own))
+    }
+    /// [`Tracking::changed`] of all.
+    ///
+    /// # Errors
+    /// As [`Members::written`].
+    pub fn changed(&self, within: &PageSet) -> io::Result<PageSet> {
+        self.among(within, |target, own| target.tracking.changed(target.pid, own))
+    }
+    fn among(
+        &self,
+        within: &PageSet,
+        look: impl Fn(&Target, &PageSet) -> io::Result<PageSet>,
+    ) -> io::Result<PageSet> {
         if let [program] = self.0.as_slice()
             && program.space == 0
         {
-            return program.tracking.written(program.pid, within);
+            return look(program, within);
         }
         self.gather(|target| match address_space::own_set(target.space, within) {
             own if own.is_empty() => Ok(own),
-            own => target.tracking.written(target.pid, &own),
+            own => look(target, &own),
         })
     }
     /// [`Tracking::pages`] of all.

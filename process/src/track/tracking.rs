@@ -236,6 +236,21 @@ impl Tracking {
         look(pid, within, |pagemap, start, end, each| pagemap::scan_written(pagemap, start, end, ANY, each))
     }
 
+    /// The pages among `within` that were written since the last scan that re-armed, or are no pages any more: memory
+    /// that was given back (MADV_DONTNEED, munmap) is written when it is used again. Does not re-arm.
+    ///
+    /// # Errors
+    /// As [`Tracking::written`].
+    pub fn changed(&self, pid: i32, within: &PageSet) -> io::Result<PageSet> {
+        if self.userfault.is_none() {
+            return Ok(PageSet::new());
+        }
+        let clean = look(pid, within, |pagemap, start, end, each| {
+            pagemap::scan_clean(pagemap, start, end, ANY, each)
+        })?;
+        Ok(within.difference(&clean))
+    }
+
     /// The scan inside the stop. `live`: any thread of the program. `files`: what a restart has mapped.
     ///
     /// # Errors

@@ -58,6 +58,7 @@ mod store_storm;
 mod storms;
 mod streams;
 mod system_v;
+mod temporaries;
 mod tiers;
 mod tiers_faults;
 mod tiers_memory;

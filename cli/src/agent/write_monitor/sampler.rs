@@ -10,6 +10,7 @@
 //! written.
 
 use super::state::Shared;
+use crate::agent::write_rate::{HUGE, TELLING};
 use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -29,8 +30,9 @@ const CLOSEST_AFTER: Duration = Duration::from_millis(20);
 const FURTHEST: Duration = Duration::from_secs(1);
 /// How often it is looked whether a stopped program has room again.
 const HELD: Duration = Duration::from_millis(1);
-/// Fewer faults say nothing about how many of them are copies.
-const TELLING: u64 = 64;
+/// Where a fault may stand for more pages than is known, the pages that can cost a copy are scanned, too; that may cost
+/// this part of the time.
+const SUSPICIOUS: u32 = 20;
 
 /// When to scan next. `cost`: what the last scan took.
 fn pause_for(cost: Duration, flushing: bool) -> Duration {
@@ -62,6 +64,8 @@ pub(super) struct Sampler<'a> {
     since: u64,
     /// Part of the faults that are expected to be copies, by the last scan; at least an eighth.
     share: f64,
+    /// When the last scan was begun, and what it took.
+    scanned: (Instant, Duration),
     /// Since when, and from which number on, faults are counted of a program that ran all the time.
     counted: Option<(Instant, u64)>,
     /// What was found in the last scan of the frozen pages.
@@ -90,6 +94,7 @@ impl<'a> Sampler<'a> {
             base: 0,
             since: u64::MAX,
             share: 1.0,
+            scanned: (shared.scene.begun, Duration::ZERO),
             counted: None,
             copied: PageSet::new(),
             moved_up: PageSet::new(),
@@ -175,8 +180,12 @@ impl<'a> Sampler<'a> {
         }
         match self.bounded() {
             Some(limit) if now.flushing => {
-                let copies = self.shared.state.lock().recorder.copies();
-                self.since > limit.0.saturating_sub(copies.0) / 2
+                let state = self.shared.state.lock();
+                let room = limit.0.saturating_sub(state.recorder.copies().0);
+                let (began, cost) = self.scanned;
+                let may_be = self.since.saturating_mul(HUGE as u64);
+                state.write_rate.pages_of(self.since) > room / 2
+                    || (may_be > room / 2 && began.elapsed() > (cost * SUSPICIOUS).max(CLOSEST))
             }
             _ => false,
         }
@@ -206,13 +215,23 @@ impl<'a> Sampler<'a> {
                 state.recorder.waited(page.start, at_us);
             }
         }
-        let faults = base.saturating_sub(self.base);
-        if self.base != 0 && faults >= TELLING {
-            let new = copied.pages().0.saturating_sub(self.copied.pages().0);
-            self.share = (2.0 * new as f64 / faults as f64).clamp(0.125, 1.0);
-        }
         // The program went on while it was scanned.
-        (self.copied, self.base, self.since) = (copied, base, self.faults.read()?.saturating_sub(base));
+        let after = self.faults.read()?;
+        let (faults, most) = (base.saturating_sub(self.base), after.saturating_sub(self.base));
+        let new = copied.pages().0.saturating_sub(self.copied.pages().0);
+        let is_judged = |limit| now.flushing && !now.held && state.recorder.unreleased() > limit;
+        if self.bounded().is_some_and(is_judged) {
+            state.write_rate.saw(new, began.saturating_duration_since(self.scanned.0));
+        }
+        // At the first scan it is not known how many faults there were since the cut.
+        if self.base != 0 {
+            state.write_rate.faulted(new, most);
+            if faults >= TELLING {
+                self.share = (2.0 * new as f64 / faults as f64).clamp(0.125, 1.0);
+            }
+        }
+        (self.copied, self.base, self.since) = (copied, base, after.saturating_sub(base));
+        self.scanned = (began, began.elapsed());
         if full {
             self.next = Instant::now() + pause_for(began.elapsed(), state.flushing);
         }
@@ -226,7 +245,8 @@ impl<'a> Sampler<'a> {
         let (verdict, gap) = {
             let state = &mut *self.shared.state.lock();
             let (known, left) = (state.recorder.copies(), state.recorder.unreleased());
-            let copies = PageCount(known.0.saturating_add(self.since).min(left.0));
+            let since = state.write_rate.pages_of(self.since);
+            let copies = PageCount(known.0.saturating_add(since).min(left.0));
             let gap = match left <= limit {
                 true => FURTHEST,
                 false => Duration::from_micros(state.budget.gap_us(copies, left, writers)),
