@@ -1,39 +1,50 @@
 //! What a place has of a job: versions with the segments that they name, segments, recipes; and what of that is not
 //! needed.
 //!
-//! Made anew for each decision that removes something, with the job's lock held. Called by [`crate::Job`] for the first
-//! tier and by [`crate::hygiene`] for any; the cascade has [`Needed`] alone. Invariants: a place that cannot be listed
+//! Made anew for each decision that removes something, with the job's lock held; what is known of a version is kept,
+//! for versions never change. Called by [`crate::Job`] for the first tier, whose listings and cascade ask that, and by
+//! [`crate::hygiene`] for any; rules of lower tiers have [`Needed`] alone. Invariants: a place that cannot be listed
 //! is an error, never an empty one; a manifest that is damaged ([`Table::Damaged`]) is not one that cannot be looked at
 //! ([`Table::Unseen`]): that may be as good as any; a segment counts as garbage only if no version can name it: one
 //! whose table is not known may name all of its own and earlier epochs.
 
 use crate::format::manifest::SegmentEntry;
+use crate::image_info::{ImageInfo, why_missing};
 use crate::names::{self, FileName};
+use crate::stack::inventory::{damaged, open_manifest};
 use crate::tier::{Entry, TierError};
 use crate::tier_folder::TierFolder;
+use crate::unpacked::PlainLengths;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of a segment: epoch and number.
 pub(crate) type SegmentKey = (u64, u32);
 
-/// The segments that a version names.
+/// What a manifest says.
+#[derive(Debug)]
 pub(crate) enum Table {
-    Known(Vec<SegmentEntry>),
-    /// Its manifest is damaged, or that of another version.
-    Damaged,
-    /// Its manifest is there and cannot be read now.
+    Known {
+        /// The segments that it names.
+        segments: Vec<SegmentEntry>,
+        /// The image, if all segments are there.
+        info: ImageInfo,
+    },
+    /// It is damaged, or that of another version.
+    Damaged(TierError),
+    /// It is there and cannot be read now.
     Unseen(TierError),
 }
 
 /// A version that is there: its manifest is.
+#[derive(Debug)]
 pub(crate) struct Version {
     pub(crate) manifest: Entry,
     pub(crate) table: Table,
 }
 
 /// See the head of the file.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) versions: BTreeMap<u64, Version>,
     pub(crate) segments: BTreeMap<SegmentKey, Entry>,
@@ -42,20 +53,42 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Lists a place, and reads all manifests. `known`: segment tables that need not be read again: versions never
-    /// change.
+    /// Lists a place, and reads all manifests.
     ///
     /// # Errors
     /// The place cannot be listed.
-    pub(crate) fn of(folder: &TierFolder, known: Option<&Catalog>) -> Result<Catalog, TierError> {
+    pub(crate) fn of(folder: &TierFolder) -> Result<Catalog, TierError> {
+        let mut catalog = Catalog::default();
+        catalog.renew(folder)?;
+        Ok(catalog)
+    }
+
+    /// Knows of the same place what `other` knows of versions, to be renewed.
+    pub(crate) fn like(other: &Catalog) -> Catalog {
+        let known = |(&number, version): (&u64, &Version)| {
+            let Table::Known { segments, info } = &version.table else { return None };
+            let table = Table::Known { segments: segments.clone(), info: info.clone() };
+            Some((number, Version { manifest: version.manifest.clone(), table }))
+        };
+        Catalog { versions: other.versions.iter().filter_map(known).collect(), ..Catalog::default() }
+    }
+
+    /// Lists the same place again. Manifests that are as they were are not read again.
+    ///
+    /// # Errors
+    /// As [`Catalog::of`]: then it is as it was.
+    pub(crate) fn renew(&mut self, folder: &TierFolder) -> Result<(), TierError> {
         let mut catalog = Catalog::default();
         for entry in folder.tier().list(folder.folder())?.blobs {
             match names::parse_name(entry.name.file()) {
                 Some(FileName::Manifest(epoch)) => {
-                    let table = known.and_then(|known| known.table(epoch.0));
-                    let table =
-                        table.map_or_else(|| read(folder, epoch), |table| Some(Table::Known(table.into())));
-                    let version = table.map(|table| Version { manifest: entry, table });
+                    let is_same = |version: &Version| {
+                        version.manifest == entry && matches!(version.table, Table::Known { .. })
+                    };
+                    let version = match self.versions.remove(&epoch.0).filter(is_same) {
+                        Some(version) => Some(version),
+                        None => read(folder, epoch).map(|table| Version { manifest: entry, table }),
+                    };
                     catalog.versions.extend(version.map(|version| (epoch.0, version)));
                 }
                 Some(FileName::Segment(epoch, number)) => {
@@ -67,14 +100,15 @@ impl Catalog {
                 }
             }
         }
-        Ok(catalog)
+        *self = catalog;
+        Ok(())
     }
 
     /// The segments of a version, if that is known.
     pub(crate) fn table(&self, number: u64) -> Option<&[SegmentEntry]> {
         match &self.versions.get(&number)?.table {
-            Table::Known(table) => Some(table),
-            Table::Damaged | Table::Unseen(_) => None,
+            Table::Known { segments, .. } => Some(segments),
+            Table::Damaged(_) | Table::Unseen(_) => None,
         }
     }
 
@@ -88,11 +122,34 @@ impl Catalog {
         self.versions.keys().copied().filter(|number| self.table(*number).is_none())
     }
 
+    /// The versions as images, ascending, and what is wrong with those whose manifest or segments cannot be used.
+    pub(crate) fn images(&self, folder: &TierFolder) -> Vec<ImageInfo> {
+        let mut lengths = PlainLengths::default();
+        let image = |(&number, version): (&u64, &Version)| match &version.table {
+            Table::Known { segments, info } => {
+                let broken = segments.iter().find_map(|entry| {
+                    let found = self.segments.get(&entry.key());
+                    why_missing(folder, entry, |len| match found {
+                        Some(found) => lengths.of(&**folder.tier(), found, len),
+                        None => Err(TierError::NotFound { object: String::new() }),
+                    })
+                });
+                ImageInfo { complete: broken.is_none(), broken, ..info.clone() }
+            }
+            Table::Damaged(error) | Table::Unseen(error) => {
+                let own = self.segments.iter().filter(|((epoch, _), _)| *epoch == number);
+                let bytes = own.fold(version.manifest.len, |sum, (_, entry)| sum.saturating_add(entry.len));
+                ImageInfo::broken(Epoch(number), &version.manifest, bytes, error.again().into())
+            }
+        };
+        self.versions.iter().map(image).collect()
+    }
+
     /// Why a version cannot be looked at, if there is such a one.
     pub(crate) fn unseen(&self) -> Option<&TierError> {
         self.versions.values().find_map(|version| match &version.table {
             Table::Unseen(error) => Some(error),
-            Table::Known(_) | Table::Damaged => None,
+            Table::Known { .. } | Table::Damaged(_) => None,
         })
     }
 
@@ -124,18 +181,32 @@ impl Needed {
         needed
     }
 
+    /// Those that are `named`, and all that a version up to `reach` may name.
+    pub(crate) fn of(named: BTreeSet<SegmentKey>, reach: u64) -> Needed {
+        Needed { named, reach }
+    }
+
     /// Whether a segment must stay.
     pub(crate) fn may_be(&self, key: SegmentKey) -> bool {
         key.0 <= self.reach || self.named.contains(&key)
     }
 }
 
-/// `None`: it was removed meanwhile.
-fn read(folder: &TierFolder, epoch: Epoch) -> Option<Table> {
-    match folder.segments(epoch) {
-        Ok(table) => Some(Table::Known(table)),
+/// What the manifest of a version says. `None`: it is not there, or was removed meanwhile.
+pub(crate) fn read(folder: &TierFolder, epoch: Epoch) -> Option<Table> {
+    let read = || {
+        let bytes = folder.manifest(epoch)?;
+        let object = folder.object(&names::manifest_name(epoch));
+        let manifest = open_manifest(&object, epoch, &bytes)?;
+        let segments = manifest.segments().map_err(|error| damaged(&object, error))?;
+        let figures = manifest.figures().map_err(|error| damaged(&object, error))?;
+        let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &segments);
+        Ok::<_, TierError>(Table::Known { segments, info })
+    };
+    match read() {
+        Ok(known) => Some(known),
         Err(TierError::NotFound { .. }) => None,
-        Err(TierError::Damaged { .. } | TierError::Short { .. }) => Some(Table::Damaged),
+        Err(error @ (TierError::Damaged { .. } | TierError::Short { .. })) => Some(Table::Damaged(error)),
         Err(error) => Some(Table::Unseen(error)),
     }
 }
@@ -166,12 +237,12 @@ mod tests {
     fn what_a_damaged_version_may_name_is_no_garbage() {
         let model = Model::new("model");
         publish(&model, &["segment-000001-000", "segment-000003-000", "job-000003", "other"]);
-        let catalog = Catalog::of(&place(model.clone()), None).unwrap();
+        let catalog = Catalog::of(&place(model.clone())).unwrap();
         assert_eq!(garbage(&catalog), [(1, 0), (3, 0)]);
         assert_eq!(catalog.recipes.keys().collect::<Vec<_>>(), [&3]);
         publish(&model, &["manifest-000002"]);
-        let catalog = Catalog::of(&place(model), None).unwrap();
-        assert!(matches!(catalog.versions[&2].table, Table::Damaged) && catalog.unseen().is_none());
+        let catalog = Catalog::of(&place(model)).unwrap();
+        assert!(matches!(catalog.versions[&2].table, Table::Damaged(_)) && catalog.unseen().is_none());
         assert_eq!(garbage(&catalog), [(3, 0)]);
         assert_eq!((catalog.readable().count(), catalog.unreadable().collect::<Vec<_>>()), (0, vec![2]));
     }
@@ -182,10 +253,10 @@ mod tests {
         publish(&model, &["segment-000001-000", "manifest-000001"]);
         let denied = |object| TierError::Denied { object, why: "not now".into() };
         let faults = Faults::once(1, Fault::Fail(denied));
-        let catalog = Catalog::of(&place(Faulty::new(Box::new(model.clone()), faults)), None).unwrap();
+        let catalog = Catalog::of(&place(Faulty::new(Box::new(model.clone()), faults))).unwrap();
         assert!(matches!(catalog.versions[&1].table, Table::Unseen(TierError::Denied { .. })));
         assert!(catalog.unseen().is_some() && garbage(&catalog).is_empty());
         let faults = Faults::once(0, Fault::Fail(denied));
-        assert!(Catalog::of(&place(Faulty::new(Box::new(model), faults)), None).is_err(), "no empty place");
+        assert!(Catalog::of(&place(Faulty::new(Box::new(model), faults))).is_err(), "no empty place");
     }
 }

@@ -1,16 +1,13 @@
 //! What `list` says about an image without decoding its tables.
 
 use crate::StoreError;
-use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
-use crate::names::{self, FileName};
-use crate::tier::Entry;
+use crate::format::manifest::{Figures, Manifest, SegmentEntry};
+use crate::names;
+use crate::tier::{Entry, TierError};
 use crate::tier_folder::TierFolder;
-use crate::unpacked::PlainLengths;
 use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use serde::Serialize;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -69,57 +66,8 @@ impl ImageInfo {
         }
     }
 
-    /// All images whose manifest is in a folder, ascending. One whose manifest or segments cannot be used is there with
-    /// the reason.
-    ///
-    /// # Errors
-    /// The folder cannot be listed.
-    pub fn of_folder(folder: &TierFolder) -> Result<Vec<ImageInfo>, StoreError> {
-        let found = Found::of(folder)?;
-        let mut images: Vec<ImageInfo> = found
-            .blobs
-            .iter()
-            .filter_map(|(name, entry)| match name {
-                FileName::Manifest(epoch) => Some(ImageInfo::read(folder, &found, *epoch, entry)),
-                FileName::Segment(..) => None,
-            })
-            .collect();
-        images.sort_unstable_by_key(|image| image.epoch);
-        Ok(images)
-    }
-
-    /// Reads a manifest as far as a listing needs it.
-    fn read(folder: &TierFolder, found: &Found, epoch: Epoch, entry: &Entry) -> ImageInfo {
-        let path = &folder.address(entry.name.file());
-        let read = || {
-            let Some(bytes) = folder.read(entry.name.file(), MAX_LEN)? else {
-                return Err(StoreError::corrupt(path, 0, "the file was removed"));
-            };
-            let manifest = open_manifest(path, epoch, &bytes)?;
-            let figures = manifest.figures().map_err(StoreError::format(path))?;
-            let segments = manifest.segments().map_err(StoreError::format(path))?;
-            Ok::<_, StoreError>((bytes.len() as u64, figures, segments))
-        };
-        match read() {
-            Ok((len, figures, segments)) => {
-                let mut info = ImageInfo::new(epoch, &figures, len, &segments);
-                info.broken = segments.iter().find_map(|segment| found.missing(folder, segment));
-                info.complete = info.broken.is_none();
-                info
-            }
-            Err(error) => ImageInfo::broken(&found.blobs, epoch, entry, &error),
-        }
-    }
-
-    fn broken(
-        found: &BTreeMap<FileName, Entry>,
-        epoch: Epoch,
-        entry: &Entry,
-        error: &StoreError,
-    ) -> ImageInfo {
-        let created = entry.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let own = found.iter().filter(|(name, _)| name.epoch() == epoch);
-        let bytes = own.fold(0_u64, |sum, (_, entry)| sum.saturating_add(entry.len));
+    pub(crate) fn broken(epoch: Epoch, manifest: &Entry, bytes: u64, error: StoreError) -> ImageInfo {
+        let created = manifest.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         ImageInfo {
             epoch,
             created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
@@ -153,29 +101,20 @@ pub(crate) fn open_manifest<'a>(
     Ok(manifest)
 }
 
-/// What a folder has, for the question whether an image has all that it needs.
-pub(crate) struct Found {
-    blobs: BTreeMap<FileName, Entry>,
-    lengths: RefCell<PlainLengths>,
-}
-
-impl Found {
-    pub(crate) fn of(folder: &TierFolder) -> Result<Found, StoreError> {
-        Ok(Found { blobs: folder.list()?.into_iter().collect(), lengths: RefCell::default() })
-    }
-
-    /// Why a segment is not there, as far as its length tells.
-    pub(crate) fn missing(&self, folder: &TierFolder, segment: &SegmentEntry) -> Option<String> {
-        let path = folder.address(&names::segment_name(segment.epoch, segment.number));
-        let Some(entry) = self.blobs.get(&FileName::Segment(segment.epoch, segment.number)) else {
-            return Some(StoreError::Missing { path }.to_string());
-        };
-        match self.lengths.borrow_mut().of(&**folder.tier(), entry, segment.len) {
-            Ok(Ok(len)) if len == segment.len => None,
-            Ok(Ok(len)) => Some(wrong_len(&path, len, segment.len).to_string()),
-            Ok(Err(why)) => Some(why),
-            Err(error) => Some(error.to_string()),
-        }
+/// Why a segment is not there, as far as its length tells; `len_of`: the length of what should have one, or why that
+/// cannot be told.
+pub(crate) fn why_missing(
+    folder: &TierFolder,
+    segment: &SegmentEntry,
+    len_of: impl FnOnce(u64) -> Result<Result<u64, String>, TierError>,
+) -> Option<String> {
+    let path = folder.address(&names::segment_name(segment.epoch, segment.number));
+    match len_of(segment.len) {
+        Ok(Ok(len)) if len == segment.len => None,
+        Ok(Ok(len)) => Some(wrong_len(&path, len, segment.len).to_string()),
+        Ok(Err(why)) => Some(why),
+        Err(TierError::NotFound { .. }) => Some(StoreError::Missing { path }.to_string()),
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -5,7 +5,7 @@
 //! Invariants: only the holder of the lock creates or removes files of images; only a manifest under its final name
 //! makes an image; an image is removed manifest first, so that no manifest ever names segments that were removed.
 
-use crate::catalog::{Catalog, SegmentKey};
+use crate::catalog::{self, Catalog, SegmentKey, Table};
 use crate::files;
 use crate::hygiene::finish_repairs;
 use crate::image::Image;
@@ -20,6 +20,7 @@ use crate::writing::{SegmentNames, WritingImages};
 use crate::{StoreError, lock};
 use holdfast_image::Epoch;
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -44,6 +45,8 @@ pub struct Job {
     memory: Option<MemoryFirst>,
     /// Held while an image is removed, and while one is published below memory.
     settling: Arc<Mutex<()>>,
+    /// What the first tier had when it was looked at last.
+    catalog: Arc<Mutex<Catalog>>,
 }
 
 /// The right to change a job's images; released when dropped or when its holder dies.
@@ -102,7 +105,8 @@ impl Job {
             Some(_) => TierFolder::of(Arc::new(LocalTier::at(dir.clone())), "")?,
             None => folder.clone(),
         };
-        Ok(Job { name: name.to_owned(), dir, folder, store, memory, settling: Arc::default() })
+        let (name, settling, catalog) = (name.to_owned(), Arc::default(), Arc::default());
+        Ok(Job { name, dir, folder, store, memory, settling, catalog })
     }
 
     /// The same job, whose images are put into memory first: below `base`, which is in a tmpfs or on a file system with
@@ -114,7 +118,7 @@ impl Job {
         let made = MemoryFirst::make(base, &self.dir, &self.name)?;
         let folder = TierFolder::of(Arc::new(made.clone()), "")?;
         let store = TierFolder::of(Arc::new(LocalTier::at(self.dir.clone())), "")?;
-        Ok(Job { folder, store, memory: Some(made), ..self.clone() })
+        Ok(Job { folder, store, memory: Some(made), catalog: Arc::default(), ..self.clone() })
     }
 
     /// The memory that its images are put into first, if it has such a tier.
@@ -157,7 +161,7 @@ impl Job {
     }
     /// The same job, whose images are written to this folder, and looked for there first. All else stays where it is.
     pub fn with_first_tier(mut self, folder: TierFolder) -> Job {
-        self.folder = folder;
+        (self.folder, self.catalog) = (folder, Arc::default());
         self
     }
     /// Its name.
@@ -273,7 +277,34 @@ impl Job {
     /// # Errors
     /// The folder cannot be listed.
     pub fn images(&self) -> Result<Vec<ImageInfo>, StoreError> {
-        ImageInfo::of_folder(&self.folder)
+        Ok(self.catalog()?.images(&self.folder))
+    }
+
+    /// One image of the first tier, by its manifest alone: whether its segments are there is not looked at.
+    ///
+    /// # Errors
+    /// The manifest cannot be read, or is damaged.
+    pub fn image(&self, epoch: Epoch) -> Result<Option<ImageInfo>, StoreError> {
+        match catalog::read(&self.folder, epoch) {
+            None => Ok(None),
+            Some(Table::Known { info, .. }) => Ok(Some(info)),
+            Some(Table::Damaged(error) | Table::Unseen(error)) => Err(error.into()),
+        }
+    }
+
+    /// What the first tier has now.
+    ///
+    /// # Errors
+    /// The folder cannot be listed: then nothing is known, not that there is nothing.
+    pub(crate) fn catalog(&self) -> Result<MutexGuard<'_, Catalog>, TierError> {
+        let mut catalog = self.catalog.lock();
+        catalog.renew(&self.folder)?;
+        Ok(catalog)
+    }
+
+    /// What it had when it was looked at last.
+    pub(crate) fn last_catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock()
     }
 
     /// 1 + the largest number that the name of any manifest or segment has.
@@ -305,16 +336,16 @@ impl Job {
             report.removed.push(path);
         }
         finish_repairs(&self.folder)?;
-        let catalog = Catalog::of(&self.folder, None)?;
+        let seen = self.seen()?;
         if lock.writing.all().is_empty() {
             report.bytes += self.folder.clean()?;
         }
-        for entry in garbage(&self.folder, &catalog, lock)? {
+        for entry in self.garbage(&seen, lock)? {
             self.folder.remove(entry.name.file())?;
             report.bytes += entry.len;
             report.removed.push(self.folder.address(entry.name.file()));
         }
-        report.unreadable = catalog.unreadable().map(Epoch).collect();
+        report.unreadable = self.last_catalog().unreadable().map(Epoch).collect();
         Ok(report)
     }
 
@@ -337,12 +368,12 @@ impl Job {
         let len = |path: &Path| fs::symlink_metadata(path).map_or(0, |meta| meta.len());
         let mut found: Vec<(String, u64)> =
             self.own_garbage()?.iter().map(|path| (name(path), len(path))).collect();
-        let catalog = Catalog::of(&self.folder, None)?;
+        let seen = self.seen()?;
         if lock.writing.all().is_empty() {
             let parts = files::unfinished(&self.dir)?;
             found.extend(parts.iter().map(|path| (name(path), len(path))));
         }
-        let garbage = garbage(&self.folder, &catalog, lock)?;
+        let garbage = self.garbage(&seen, lock)?;
         found.extend(garbage.iter().map(|entry| (entry.name.file().to_owned(), entry.len)));
         Ok(found)
     }
@@ -397,7 +428,8 @@ impl Job {
                 format!("image {} has segments on other tiers: no increment can build on it", parent.epoch());
             return Err(StoreError::misuse(&self.dir, what));
         }
-        let used = self.folder.list()?.into_iter().any(|(name, _)| name.epoch() == epoch);
+        let used =
+            self.has_blob(&names::manifest_name(epoch))? || self.has_blob(&names::segment_name(epoch, 0))?;
         let inherited: SegmentNames = parent
             .iter()
             .flat_map(|parent| &parent.tables.entries)
@@ -436,34 +468,67 @@ impl Job {
     /// # Errors
     /// There is no such image, or a file cannot be removed.
     pub fn remove_image(&self, lock: &JobLock, epoch: Epoch) -> Result<u64, StoreError> {
+        if !self.has_blob(&names::manifest_name(epoch))? {
+            return Err(StoreError::NoImage { path: self.dir.clone(), epoch });
+        }
+        self.remove_images(lock, &BTreeSet::from([epoch]))
+    }
+
+    /// The same of several, in one pass. Those that are not there need not be removed.
+    ///
+    /// # Errors
+    /// A file cannot be removed: what is left is left to the next call.
+    pub fn remove_images(&self, lock: &JobLock, epochs: &BTreeSet<Epoch>) -> Result<u64, StoreError> {
         self.check_lock(lock)?;
         let _settled = self.settle();
-        let mut catalog = Catalog::of(&self.folder, None)?;
-        let Some(version) = catalog.versions.remove(&epoch.0) else {
-            return Err(StoreError::NoImage { path: self.dir.clone(), epoch });
-        };
-        self.folder.remove(&names::manifest_name(epoch))?;
-        let mut bytes = version.manifest.len;
-        for entry in garbage(&self.folder, &catalog, lock)? {
+        let seen = self.seen()?;
+        let mut bytes = 0;
+        for epoch in epochs {
+            let Some(len) = seen.manifests.get(&epoch.0) else { continue };
+            self.folder.remove(&names::manifest_name(*epoch))?;
+            bytes += len;
+        }
+        for entry in self.garbage(&seen, lock)? {
             self.folder.remove(entry.name.file())?;
             bytes += entry.len;
         }
         Ok(bytes)
     }
+
+    fn seen(&self) -> Result<Seen, TierError> {
+        let catalog = self.catalog()?;
+        let manifests = catalog.versions.iter().map(|(number, version)| (*number, version.manifest.len));
+        Ok(Seen { segments: catalog.segments.keys().copied().collect(), manifests: manifests.collect() })
+    }
+
+    fn has_blob(&self, file: &str) -> Result<bool, StoreError> {
+        match self.folder.tier().open(&self.folder.blob(file)?) {
+            Ok(_) => Ok(true),
+            Err(TierError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The segments among those that were seen that no image names, and none that is being written under this lock, nor
+    /// what that may need of its parent. An image may be committed while they are looked at: what is written is looked
+    /// at first, and then once more what is there.
+    fn garbage(&self, seen: &Seen, lock: &JobLock) -> Result<Vec<Entry>, TierError> {
+        let writing = lock.writing.all();
+        let now = self.catalog()?;
+        let is_needed = |(epoch, number): SegmentKey| {
+            let key = (Epoch(epoch), number);
+            writing.contains_key(&key.0) || writing.values().any(|inherited| inherited.contains(&key))
+        };
+        let goes = now.garbage().filter(|(key, _)| seen.segments.contains(key) && !is_needed(*key));
+        Ok(goes.map(|(_, entry)| entry.clone()).collect())
+    }
 }
 
-/// The segments of a catalogue that no image names, and none that is being written under this lock, nor what that may
-/// need of its parent. An image may be committed while the catalogue is made: what is written is looked at first, and
-/// then once more what is there.
-fn garbage(folder: &TierFolder, catalog: &Catalog, lock: &JobLock) -> Result<Vec<Entry>, TierError> {
-    let writing = lock.writing.all();
-    let now = Catalog::of(folder, Some(catalog))?;
-    let is_needed = |(epoch, number): SegmentKey| {
-        let key = (Epoch(epoch), number);
-        writing.contains_key(&key.0) || writing.values().any(|inherited| inherited.contains(&key))
-    };
-    let goes = now.garbage().filter(|(key, _)| catalog.segments.contains_key(key) && !is_needed(*key));
-    Ok(goes.map(|(_, entry)| entry.clone()).collect())
+/// What was there before it was decided what goes.
+struct Seen {
+    segments: BTreeSet<SegmentKey>,
+    /// With their lengths.
+    manifests: BTreeMap<u64, u64>,
 }
 
 /// Byte offset of a place that serde_json gives as line and column.

@@ -6,7 +6,7 @@
 
 use crate::StoreError;
 use crate::names::{self, FileName};
-use crate::tier::{BlobName, BlobWriter, Entry, Tier, TierError, read_whole};
+use crate::tier::{BlobName, BlobWriter, Entry, Tier, TierError};
 use holdfast_image::Epoch;
 use std::fmt;
 use std::path::PathBuf;
@@ -102,15 +102,6 @@ impl TierFolder {
     /// Removes what writers have left unfinished: none may be at work.
     pub(crate) fn clean(&self) -> Result<u64, StoreError> {
         Ok(self.tier.clean(&self.folder)?)
-    }
-
-    /// Reads a whole blob of at most `limit` bytes; `None`: there is none.
-    pub(crate) fn read(&self, file: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let blob = match self.tier.open(&self.blob(file)?) {
-            Err(TierError::NotFound { .. }) => return Ok(None),
-            other => other?,
-        };
-        Ok(Some(read_whole(&*blob, limit, || self.object(file))?))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::dedup::Dedup;
 use crate::fault;
 use crate::format::manifest::{Figures, MAX_LEN, Parts, Place, Record};
 use crate::hashes::Hashes;
-use crate::image_info::{Found, ImageInfo};
+use crate::image_info::{ImageInfo, why_missing};
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
@@ -27,6 +27,7 @@ use crate::tables::Tables;
 use crate::throttle::Throttle;
 use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
+use crate::unpacked;
 use crate::writing::Writing;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
@@ -378,11 +379,14 @@ impl ImageWriter {
     /// An increment is worth no more than the segments that it builds on.
     fn check_inherited(&self, made: &Assembled) -> Result<(), StoreError> {
         let inherited = &made.entries[..made.inherited.len()];
-        if inherited.is_empty() {
-            return Ok(());
-        }
-        let found = Found::of(&self.folder)?;
-        let gone = inherited.iter().find_map(|entry| Some((entry, found.missing(&self.folder, entry)?)));
+        let gone = inherited.iter().find_map(|entry| {
+            let name = names::segment_name(entry.epoch, entry.number);
+            let len_of = |len: u64| {
+                let blob = unpacked::open(&**self.folder.tier(), &self.folder.blob(&name)?, len)?;
+                Ok(Ok(blob.len()))
+            };
+            Some((entry, why_missing(&self.folder, entry, len_of)?))
+        });
         gone.map_or(Ok(()), |(entry, why)| {
             let path = self.folder.address(&names::segment_name(entry.epoch, entry.number));
             Err(StoreError::corrupt(&path, 0, format!("a segment of the parent is gone: {why}")))

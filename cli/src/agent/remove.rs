@@ -7,8 +7,8 @@ use super::context::JobContext;
 use super::events::{Event, Reporter};
 use holdfast_image::Epoch;
 use holdfast_image::control::Reply;
-use holdfast_tiers::StoreError;
 use holdfast_tiers::stack::Cascade;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -35,26 +35,27 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
         Ok(all) => all.iter().filter(|image| image.broken.is_none()).map(|image| image.epoch).max(),
         Err(error) => return Reply::Error { message: error.to_string() },
     };
-    let (mut freed, mut stays) = (0, Vec::new());
-    for &epoch in images {
-        let why = if Some(epoch) == newest {
-            "it is the newest image of a running job".to_owned()
-        } else if Some(epoch) == context.restarted_from {
-            "the program was restarted from it".to_owned()
-        } else {
-            match context.job.remove_image(&context.lock, epoch) {
-                Ok(bytes) => {
-                    tracing::info!("image {epoch} deleted as asked, {bytes} bytes");
-                    freed += bytes;
-                    continue;
-                }
-                // By the job's own rules, meanwhile.
-                Err(StoreError::NoImage { .. }) => continue,
-                Err(error) => error.to_string(),
-            }
-        };
-        stays.push((epoch, why));
-    }
+    let why_not = |epoch: Epoch| match Some(epoch) {
+        image if image == newest => Some("it is the newest image of a running job".to_owned()),
+        image if image == context.restarted_from => Some("the program was restarted from it".to_owned()),
+        _ => None,
+    };
+    let (goes, stays): (BTreeSet<Epoch>, BTreeSet<Epoch>) =
+        images.iter().copied().partition(|epoch| why_not(*epoch).is_none());
+    let mut stays: Vec<(Epoch, String)> =
+        stays.into_iter().filter_map(|epoch| Some((epoch, why_not(epoch)?))).collect();
+    let freed = match context.job.remove_images(&context.lock, &goes) {
+        Ok(bytes) => {
+            tracing::info!("{} images deleted as asked, {bytes} bytes", goes.len());
+            bytes
+        }
+        Err(error) => {
+            let is_there = |epoch: &Epoch| !matches!(context.job.image(*epoch), Ok(None));
+            let why = error.to_string();
+            stays.extend(goes.into_iter().filter(is_there).map(|epoch| (epoch, why.clone())));
+            0
+        }
+    };
     // What is known of the store is written down anew.
     context.cascade.iter().for_each(Cascade::wake);
     Reply::Removed { freed, stays }

@@ -44,13 +44,14 @@ fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
             good().rev().skip(keep).map(|image| image.epoch).filter(|epoch| !stays(epoch.0)).collect()
         }
     };
-    goes.into_iter().filter(|epoch| *epoch != newest).for_each(|epoch| remove(context, epoch));
-}
-
-fn remove(context: &JobContext, epoch: Epoch) {
-    match context.job.remove_image(&context.lock, epoch) {
-        Ok(bytes) => tracing::info!("image {epoch} deleted, {bytes} bytes"),
-        Err(error) => tracing::warn!("deleting image {epoch}: {error}"),
+    let goes: BTreeSet<Epoch> = goes.into_iter().filter(|epoch| *epoch != newest).collect();
+    if goes.is_empty() {
+        return;
+    }
+    let numbers = goes.iter().map(Epoch::to_string).collect::<Vec<_>>().join(", ");
+    match context.job.remove_images(&context.lock, &goes) {
+        Ok(bytes) => tracing::info!("image {numbers} deleted, {bytes} bytes"),
+        Err(error) => tracing::warn!("deleting image {numbers}: {error}"),
     }
 }
 

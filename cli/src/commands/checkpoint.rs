@@ -29,7 +29,7 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let Reply::Checkpointed { epoch, stop_ns, committed } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));
     };
-    let info = job.images()?.into_iter().find(|image| committed && image.epoch == epoch);
+    let info = if committed { job.image(epoch)? } else { None };
     if args.json {
         return report::print_json(
             "checkpoint",

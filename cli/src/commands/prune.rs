@@ -420,16 +420,18 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
 fn in_store(wanted: &Wanted<'_>, numbers: &BTreeSet<u64>) -> Result<u64, Failure> {
     let (job, images) = (wanted.job, || numbers.iter().map(|&number| Epoch(number)));
     if let Some(lock) = &wanted.lock {
-        let mut freed = 0;
-        for epoch in images() {
-            freed += job.remove_image(lock, epoch)?;
-        }
+        let freed = job.remove_images(lock, &images().collect())?;
         return Ok(freed + job.clean(lock)?.bytes);
     }
     if numbers.is_empty() {
         return Ok(0);
     }
-    let reply = Agent::connect(job)?.ask(&Request::Remove { images: images().collect() })?;
+    let agent = match Agent::connect(job) {
+        // It has ended meanwhile.
+        Err(_) if !job.is_live() => return Ok(job.remove_images(&job.lock()?, &images().collect())?),
+        agent => agent?,
+    };
+    let reply = agent.ask(&Request::Remove { images: images().collect() })?;
     match accepted(job, reply)? {
         Reply::Removed { freed, stays } => {
             for (epoch, why) in &stays {

@@ -79,12 +79,18 @@ fn write(output: &Path, html: &str) -> io::Result<()> {
     made
 }
 
+/// Of more images only the sums are told: a page of thousands is of no use.
+const SHOWN: usize = 200;
+
 fn html(job: &Job) -> Result<String, Failure> {
     let record = TiersRecord::read(job);
     let mut rows = Vec::new();
     let mut last: Option<Image> = None;
-    for info in job.images()? {
-        let opened = crate::names::open_image(job, Some(info.epoch)).ok();
+    let infos = job.images()?;
+    let first = infos.len().saturating_sub(SHOWN);
+    for (number, info) in infos.into_iter().enumerate() {
+        let opened = Some(info.epoch).filter(|_| number >= first);
+        let opened = opened.and_then(|epoch| crate::names::open_image(job, Some(epoch)).ok());
         let figures =
             opened.as_ref().map(|image| (*image.stop(), *image.figures(), image.epoch_figures().clone()));
         let tiers = tiers::names_of(job, &record, info.epoch);
@@ -96,14 +102,18 @@ fn html(job: &Job) -> Result<String, Failure> {
         body.push_str("<p>It has no image yet.</p>\n");
     } else {
         body.push_str(&summary(&rows));
-        body.push_str(&charts(&rows));
-        body.push_str(&section("Images", "Times are UTC.", &images(&rows)));
+        let rows = &rows[first..];
+        if first > 0 {
+            body.push_str(&format!("<p>Copies above, and all below: of the newest {SHOWN} images.</p>\n"));
+        }
+        body.push_str(&charts(rows));
+        body.push_str(&section("Images", "Times are UTC.", &images(rows)));
         body.push_str(&section(
             "Costs",
             "What each image cost the program: its stop; the time that writers were held because the bound on copies \
              was reached; first writes during the flush by class; most memory that copies took at once. And what it \
              cost the store: what was read, what was left of what could be compressed, what was written.",
-            &costs(&rows),
+            &costs(rows),
         ));
     }
     body.push_str(&lower_tiers(&record));

@@ -33,7 +33,7 @@ fn part(index: usize) -> SegmentId {
 /// # Errors
 /// Of the tier; a manifest is there and cannot be looked at: what may go is not known, nor that its version may.
 pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
-    let catalog = Catalog::of(folder, None)?;
+    let catalog = Catalog::of(folder)?;
     if let Some(error) = catalog.unseen() {
         return Err(error.again());
     }
@@ -116,7 +116,8 @@ pub fn remove(
         }
     }
     // What was published meanwhile by another host of the same job counts too.
-    let now = Catalog::of(folder, Some(&survey.catalog))?;
+    let mut now = Catalog::like(&survey.catalog);
+    now.renew(folder)?;
     let garbage: BTreeSet<SegmentKey> = now.garbage().map(|(key, _)| key).collect();
     let tables = versions.iter().filter_map(|number| survey.table(*number));
     let mut going: BTreeSet<SegmentKey> = tables.flatten().map(SegmentEntry::key).collect();

@@ -5,6 +5,7 @@
 //! meanwhile is no error; an error is a tier that cannot be asked.
 
 use super::segment::{self, Problem, plain};
+use crate::catalog::Needed;
 use crate::format::manifest::{Manifest, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
@@ -172,7 +173,8 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
     if options.epoch.is_none() {
         // A version whose manifest cannot be read may need any segment up to its own.
         let reach = look.found.damaged().last().copied().unwrap_or(0);
-        let is_loose = |key: &(u64, u32)| !wanted.contains_key(key) && key.0 > reach;
+        let needed = Needed::of(wanted.keys().copied().collect(), reach);
+        let is_loose = |key: &(u64, u32)| !needed.may_be(*key);
         loose.extend(there.segments.iter().filter(|(key, _)| is_loose(key)).map(|(k, l)| (*k, *l)));
     }
     (options.total)(needed + loose.iter().map(|(_, len)| len).sum::<u64>());

@@ -65,20 +65,23 @@ impl Retention {
         {
             segments.extend(version.segments.iter().copied());
         }
+        let mut bytes: u64 = segments.values().sum();
         let (mut over, mut removed) = (false, Vec::new());
         for (index, version) in newest.iter().enumerate() {
             if index == 0 || version.wanted_below {
                 continue;
             }
-            let mut with = segments.clone();
-            with.extend(version.segments.iter().copied());
-            let bytes: u64 = with.values().sum();
+            let own: BTreeMap<SegmentId, u64> = version.segments.iter().copied().collect();
+            let fresh = own.into_iter().filter(|(id, _)| !segments.contains_key(id));
+            let fresh: Vec<(SegmentId, u64)> = fresh.collect();
+            let with = bytes + fresh.iter().map(|(_, len)| len).sum::<u64>();
             over |= self.keep.is_some_and(|keep| index as u64 >= keep);
-            over |= self.max_bytes.is_some_and(|most| bytes > most);
+            over |= self.max_bytes.is_some_and(|most| with > most);
             if over {
                 removed.push(version.number);
             } else {
-                segments = with;
+                segments.extend(fresh);
+                bytes = with;
             }
         }
         removed.reverse();

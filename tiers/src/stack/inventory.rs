@@ -9,7 +9,7 @@
 
 use crate::files::MAX_RECIPE_LEN;
 use crate::format::FormatError;
-use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
+use crate::format::manifest::{MAX_LEN, Manifest};
 use crate::names::{self, FileName};
 use crate::tier::{Blob, TierError, read_whole};
 use crate::tier_folder::TierFolder;
@@ -83,17 +83,6 @@ impl TierFolder {
     /// Of the tier; it is not there.
     pub fn recipe(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
         self.whole(&names::recipe_name(epoch), MAX_RECIPE_LEN)
-    }
-
-    /// The segments that a version names.
-    ///
-    /// # Errors
-    /// Of the tier; the manifest is damaged, or another version's.
-    pub(crate) fn segments(&self, epoch: Epoch) -> Result<Vec<SegmentEntry>, TierError> {
-        let bytes = self.manifest(epoch)?;
-        let object = self.object(&names::manifest_name(epoch));
-        let manifest = open_manifest(&object, epoch, &bytes)?;
-        manifest.segments().map_err(|error| damaged(&object, error))
     }
 
     /// Opens a blob that must be there; a segment as it was before it was packed.

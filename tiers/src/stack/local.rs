@@ -1,22 +1,19 @@
-//! The images of the first tier, with the segments that they name. Read once: images never change. Those that cannot be
-//! read are looked at again each time: they may have been repaired.
+//! The images of the first tier, with the segments that they name, as its catalogue has them.
 //!
 //! Used by the cascade's threads and by the agent after a commit.
 
 use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
+use crate::catalog::Table;
 use crate::format::manifest::SegmentEntry;
 use crate::tier::TierError;
 use crate::{Job, TierFolder};
 use holdfast_image::Epoch;
-use parking_lot::Mutex;
-use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the head of the file.
 pub(crate) struct LocalVersions {
     job: Job,
-    known: Mutex<BTreeMap<u64, Vec<SegmentEntry>>>,
 }
 
 /// What the first tier has.
@@ -36,7 +33,7 @@ impl Here {
 
 impl LocalVersions {
     pub(crate) fn new(job: Job) -> LocalVersions {
-        LocalVersions { job, known: Mutex::default() }
+        LocalVersions { job }
     }
 
     /// Looks what is there.
@@ -44,31 +41,20 @@ impl LocalVersions {
     /// # Errors
     /// The folder cannot be listed: then nothing is known, not that there is nothing.
     pub(crate) fn look(&self) -> Result<Here, TierError> {
-        let folder = self.job.folder();
-        let there = folder.inventory()?.versions;
-        let mut known = self.known.lock();
-        known.retain(|number, _| there.contains(number));
+        let catalog = self.job.catalog()?;
         let mut here = Here::default();
-        for number in there {
-            if let Vacant(entry) = known.entry(number) {
-                match folder.segments(Epoch(number)) {
-                    Ok(table) => drop(entry.insert(table)),
-                    // Removed meanwhile.
-                    Err(TierError::NotFound { .. }) => continue,
-                    Err(error) => {
-                        here.bad.insert(number, error);
-                        continue;
-                    }
-                }
+        for (&number, version) in &catalog.versions {
+            match &version.table {
+                Table::Known { .. } => drop(here.good.insert(number)),
+                Table::Damaged(error) | Table::Unseen(error) => drop(here.bad.insert(number, error.again())),
             }
-            here.good.insert(number);
         }
         Ok(here)
     }
 
     /// The segments of an image, if that is known.
     pub(crate) fn table(&self, number: u64) -> Option<Vec<SegmentEntry>> {
-        self.known.lock().get(&number).cloned()
+        self.job.last_catalog().table(number).map(<[SegmentEntry]>::to_vec)
     }
 
     /// A version of ours on a lower tier that lacks a segment there (another host that continues the job has removed
@@ -92,8 +78,9 @@ impl LocalVersions {
     /// All images, for the decision which of them go.
     pub(crate) fn held(&self, waiting: &BTreeSet<u64>, stays: &dyn Fn(u64) -> bool) -> Vec<HeldVersion> {
         let mut ids = SegmentIds::default();
-        let known = self.known.lock();
-        let held = known.iter().map(|(&number, table)| {
+        let catalog = self.job.last_catalog();
+        let known = catalog.readable().filter_map(|number| Some((number, catalog.table(number)?)));
+        let held = known.map(|(number, table)| {
             let segments = ids.of(table, |entry| entry.len);
             let waits = waiting.contains(&number);
             HeldVersion { number, segments, waits, pinned: stays(number) }

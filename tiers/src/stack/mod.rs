@@ -15,7 +15,7 @@
 mod backoff;
 mod cascade;
 mod copy;
-mod inventory;
+pub(crate) mod inventory;
 mod job_tiers;
 mod link;
 mod local;

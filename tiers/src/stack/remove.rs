@@ -10,12 +10,11 @@
 use super::copy::CopyError;
 use super::inventory::Inventory;
 use super::plan::SegmentIds;
-use crate::catalog::{Needed, SegmentKey};
+use crate::catalog::{self, Needed, SegmentKey, Table};
 use crate::fault;
 use crate::format::manifest::SegmentEntry;
 use crate::names;
 use crate::policy::{Pinned, Retention, Version};
-use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::collections::btree_map::Entry;
@@ -41,11 +40,13 @@ impl SegmentTables {
         self.known.retain(|number, _| there.versions.contains(number));
         for &number in &there.versions {
             if let Entry::Vacant(entry) = self.known.entry(number) {
-                entry.insert(match folder.segments(Epoch(number)) {
-                    Ok(table) => Some(table),
-                    Err(TierError::Damaged { .. } | TierError::Short { .. }) => None,
-                    Err(error) => return Err(CopyError::Target(error)),
-                });
+                match catalog::read(folder, Epoch(number)) {
+                    Some(Table::Known { segments, .. }) => drop(entry.insert(Some(segments))),
+                    Some(Table::Damaged(_)) => drop(entry.insert(None)),
+                    Some(Table::Unseen(error)) => return Err(CopyError::Target(error)),
+                    // Another host has removed it.
+                    None => {}
+                }
             }
         }
         Ok(())

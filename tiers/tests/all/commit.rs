@@ -336,6 +336,35 @@ fn an_image_is_given_to_a_job_without_one() {
 }
 
 #[test]
+fn what_an_old_image_says_is_read_once_and_several_go_in_one_pass() {
+    let dir = TempDir::new();
+    let job = open_job(&dir.0);
+    for _ in 0..3 {
+        checkpoint(&job, &small_source()).unwrap();
+    }
+    let all = job.images().unwrap();
+    // Changed so that nothing shows it: only who reads it again notices.
+    let path = job.dir().join("manifest-000001");
+    let (time, good) = (fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap());
+    let mut bad = good.clone();
+    bad[64] ^= 1;
+    let write = |bytes: &[u8], time| {
+        fs::write(&path, bytes).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    };
+    write(&bad, time);
+    assert_eq!(job.images().unwrap(), all);
+    assert!(open_job(&dir.0).images().unwrap()[0].broken.is_some());
+    write(&bad, time + std::time::Duration::from_secs(1));
+    assert!(job.images().unwrap()[0].broken.is_some(), "what was changed is read again");
+    write(&good, time);
+    assert_eq!((job.image(Epoch(2)).unwrap().as_ref(), job.image(Epoch(4)).unwrap()), (Some(&all[1]), None));
+    let lock = job.lock().unwrap();
+    let freed = job.remove_images(&lock, &[1, 2, 9].map(Epoch).into()).unwrap();
+    assert_eq!((freed, job.images().unwrap()), (all[0].bytes + all[1].bytes, all[2..].to_vec()));
+}
+
+#[test]
 fn a_store_that_cannot_be_made_says_how_to_name_another() {
     let dir = TempDir::new();
     let file = dir.0.join("file");

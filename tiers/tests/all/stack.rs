@@ -14,7 +14,7 @@ use holdfast_tiers::stack::{
 };
 use holdfast_tiers::tier::{LocalTier, Tier, TierError};
 use holdfast_tiers::{
-    Image, ImageInfo, Job, JobLock, Lineage, PipelineOptions, STACK_POINTS, Store, TierFolder,
+    Image, Job, JobLock, Lineage, PipelineOptions, STACK_POINTS, Store, TierFolder, hygiene,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -506,7 +506,7 @@ fn segments_are_packed_for_a_narrow_link_and_read_from_there_as_they_were() {
     let image = Image::open(std::slice::from_ref(&to), Epoch(1)).unwrap();
     image.verify(&|_| ()).unwrap();
     assert!(read_all(&image).unwrap() == source.pages);
-    assert!(ImageInfo::of_folder(&to).unwrap()[0].complete);
+    assert!(hygiene::survey(&to).unwrap().versions[0].whole);
     comes_back(&root, &dir.0.join("other"), 1, &source.pages);
     assert!(fs::read(dir.0.join("other/job/segment-000001-000")).unwrap() == plain);
     // A byte that changed is found by whoever needs it, and made up for by another tier.
