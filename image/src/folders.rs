@@ -126,9 +126,8 @@ const O_APPEND: u32 = 0o2000;
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::bytes::Blob;
     use crate::bytes::Name;
-    use crate::record::{SocketRecord, SocketState};
+    use crate::record::SocketRecord;
     use crate::testing;
 
     #[test]
@@ -136,24 +135,8 @@ mod tests {
         let mut record = testing::empty_record();
         record.cwd = Name::from(Path::new("/home/u"));
         let socket = |path: &[u8], deleted| {
-            Object::Socket(Box::new(SocketRecord {
-                domain: 1,
-                socket_type: 1,
-                protocol: 0,
-                local: Blob([&[1, 0], path, &[0]].concat()),
-                state: SocketState::Idle,
-                options: Vec::new(),
-                mode: 0o755,
-                owner: None,
-                deleted,
-                renamed: None,
-                messages: Vec::new(),
-                shut: 0,
-                filter: None,
-                number: None,
-                peer_ids: None,
-                made_by: None,
-            }))
+            let socket = testing::socket(1, [&[1, 0], path, &[0]].concat());
+            Object::Socket(Box::new(SocketRecord { deleted, ..socket }))
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };
         let objects = [socket(b"/run/a/x", true), socket(b"sd/x", true), socket(b"/tmp/b/x", false), folder];

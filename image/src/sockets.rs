@@ -231,26 +231,7 @@ mod tests {
     use super::*;
 
     fn at(domain: u32, address: &[&[u8]]) -> SocketRecord {
-        let local = Blob(address.concat());
-        let state = SocketState::Idle;
-        SocketRecord {
-            domain,
-            socket_type: 1,
-            protocol: 0,
-            local,
-            state,
-            options: Vec::new(),
-            mode: 0,
-            owner: None,
-            deleted: false,
-            renamed: None,
-            messages: Vec::new(),
-            shut: 0,
-            filter: None,
-            number: None,
-            peer_ids: None,
-            made_by: None,
-        }
+        crate::testing::socket(domain, address.concat())
     }
 
     #[test]

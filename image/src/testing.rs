@@ -1,12 +1,14 @@
-//! The one fake image of all tests, whose pages are made when they are read, and an empty record. No part of the
-//! interface.
+//! The one fake image of all tests, whose pages are made when they are read, an empty record, and what descriptions
+//! lead to. No part of the interface.
 
+use crate::bytes::{Blob, Name};
 use crate::pages::{Extent, MappableSegment, PageError, PageProvider, PageRun, PutPages};
-use crate::record::ProcessRecord;
+use crate::record::{Object, ProcessRecord, SocketRecord, SocketState};
 use crate::{Addr, PAGE_SIZE};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// A process without memory, threads and files, as the store keeps it: read by the one decoder of records, since a
 /// second one, of `serde_json::Value`, would be half of what it takes to compile this crate.
@@ -29,6 +31,45 @@ const EMPTY_RECORD: &str = r#"{
 #[allow(clippy::expect_used)]
 pub fn empty_record() -> ProcessRecord {
     ProcessRecord::decode_unchecked(EMPTY_RECORD.as_bytes()).expect("a record")
+}
+
+/// An open file at its beginning, of `size` bytes at the checkpoint.
+pub fn regular(path: &Path, file: &Metadata, size: u64) -> Object {
+    Object::Regular {
+        path: Name::from(path),
+        position: 0,
+        size,
+        device: file.dev(),
+        inode: file.ino(),
+        mtime_ns: 0,
+        born_ns: None,
+        now: None,
+        mode: 0o600,
+        owner: None,
+        deleted_content: None,
+    }
+}
+
+/// A stream socket (SOCK_STREAM) of this domain and address that neither listens nor is connected.
+pub fn socket(domain: u32, local: Vec<u8>) -> SocketRecord {
+    SocketRecord {
+        domain,
+        socket_type: 1,
+        protocol: 0,
+        local: Blob(local),
+        state: SocketState::Idle,
+        options: Vec::new(),
+        mode: 0,
+        owner: None,
+        deleted: false,
+        renamed: None,
+        messages: Vec::new(),
+        shut: 0,
+        filter: None,
+        number: None,
+        peer_ids: None,
+        made_by: None,
+    }
 }
 
 /// See the head of the file.

@@ -29,8 +29,10 @@ fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
     if context.cascade.is_none() && rules.keep.is_none() {
         return;
     }
-    let images = match context.job.images() {
-        Ok(images) => images,
+    // Tiers have a look of their own.
+    let is_asked = context.cascade.is_none() || settings.keep_daily.is_some();
+    let images = match is_asked.then(|| context.job.images()).transpose() {
+        Ok(images) => images.unwrap_or_default(),
         Err(error) => return tracing::warn!("looking for old images: {error}"),
     };
     let good = || images.iter().filter(|image| image.broken.is_none());

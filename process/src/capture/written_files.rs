@@ -475,6 +475,7 @@ mod tests {
     use super::*;
     use crate::rebuild::testing::Folder;
     use holdfast_image::record::Descriptor;
+    use holdfast_image::testing::regular;
     use holdfast_sys::attributes;
     use std::fs::File;
     use std::os::fd::AsRawFd;
@@ -501,19 +502,7 @@ mod tests {
     /// A file of ours that is open, and the table of this process that has it.
     fn table(path: &std::path::Path, file: &File) -> FileTable {
         let metadata = file.metadata().unwrap();
-        let object = Object::Regular {
-            path: Name::from(path),
-            position: 0,
-            size: metadata.len(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            mtime_ns: 0,
-            born_ns: None,
-            now: None,
-            mode: 0o600,
-            owner: None,
-            deleted_content: None,
-        };
+        let object = regular(path, &metadata, metadata.len());
         let flags = libc::O_RDWR.cast_unsigned();
         let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0 }];
         let descriptors = vec![Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 }];

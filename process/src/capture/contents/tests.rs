@@ -4,8 +4,8 @@
 use super::super::open_file::Place;
 use super::super::watchers::Watchers;
 use super::*;
-use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, Descriptor, Object};
+use holdfast_image::testing::regular;
 use holdfast_sys::attributes;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -22,20 +22,7 @@ impl Bed {
     fn new(name: &str, flags: i32) -> Bed {
         let path = std::env::temp_dir().join(format!("contents-{name}-{}", std::process::id()));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        let metadata = file.metadata().unwrap();
-        let object = Object::Regular {
-            path: Name::from(path.as_path()),
-            position: 0,
-            size: 0,
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            mtime_ns: 0,
-            born_ns: None,
-            now: None,
-            mode: 0o600,
-            owner: None,
-            deleted_content: None,
-        };
+        let object = regular(&path, &file.metadata().unwrap(), 0);
         let flags = flags.cast_unsigned();
         let description = Description { flags, object, locks: Vec::new(), owner: None, streams: 0 };
         let descriptor = Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 };

@@ -89,8 +89,7 @@ fn elsewhere(path: &Path, inode: u32) -> Option<(OsString, Metadata)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::bytes::Blob;
-    use holdfast_image::record::SocketState;
+    use holdfast_image::testing;
     use holdfast_sys::{sock_diag, socket};
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
@@ -106,24 +105,8 @@ mod tests {
             fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made))).unwrap().ino();
         let own = std::process::id().cast_signed();
         let seen = || {
-            let mut record = SocketRecord {
-                domain: libc::AF_UNIX.cast_unsigned(),
-                socket_type: libc::SOCK_STREAM.cast_unsigned(),
-                protocol: 0,
-                local: Blob(socket::local_address(made.as_fd()).unwrap()),
-                state: SocketState::Idle,
-                options: Vec::new(),
-                mode: 0,
-                owner: None,
-                deleted: false,
-                renamed: None,
-                messages: Vec::new(),
-                shut: 0,
-                filter: None,
-                number: None,
-                peer_ids: None,
-                made_by: None,
-            };
+            let local = socket::local_address(made.as_fd()).unwrap();
+            let mut record = testing::socket(libc::AF_UNIX.cast_unsigned(), local);
             look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record)?;
             Ok::<_, String>((record.deleted, record.renamed))
         };

@@ -228,8 +228,8 @@ fn shown_name(socket: &SocketRecord) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::rebuild::testing;
-    use holdfast_image::bytes::{Blob, Name};
-    use holdfast_image::record::{Description, SocketState};
+    use holdfast_image::record::Description;
+    use holdfast_image::testing::{regular, socket};
     use std::net::TcpListener;
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixDatagram;
@@ -249,25 +249,7 @@ mod tests {
 
     /// A record of a socket with this address.
     fn record(domain: i32, local: Vec<u8>) -> ProcessRecord {
-        let socket = SocketRecord {
-            domain: domain.cast_unsigned(),
-            socket_type: libc::SOCK_STREAM.cast_unsigned(),
-            protocol: 0,
-            local: Blob(local),
-            state: SocketState::Idle,
-            options: Vec::new(),
-            mode: 0,
-            owner: None,
-            deleted: false,
-            renamed: None::<Name>,
-            messages: Vec::new(),
-            shut: 0,
-            filter: None,
-            number: None,
-            peer_ids: None,
-            made_by: None,
-        };
-        let object = Object::Socket(Box::new(socket));
+        let object = Object::Socket(Box::new(socket(domain.cast_unsigned(), local)));
         let mut record = testing::record(Vec::new());
         record.files.descriptions =
             vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 }];
@@ -296,21 +278,8 @@ mod tests {
     fn a_process_that_is_dying_with_a_file_counts_until_it_is_gone() {
         let path = std::env::temp_dir().join(format!("dying-{}", std::process::id()));
         let file = fs::File::create(&path).unwrap();
-        let metadata = file.metadata().unwrap();
         let mut record = testing::record(Vec::new());
-        let regular = Object::Regular {
-            path: Name::from(path.as_path()),
-            position: 0,
-            size: 0,
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            mtime_ns: 0,
-            born_ns: None,
-            now: None,
-            mode: 0o600,
-            owner: None,
-            deleted_content: None,
-        };
+        let regular = regular(&path, &file.metadata().unwrap(), 0);
         record.files.descriptions.push(Description {
             flags: 2,
             object: regular,

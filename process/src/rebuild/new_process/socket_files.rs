@@ -196,29 +196,14 @@ fn address_of(path: &Path) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::rebuild::testing;
-    use holdfast_image::bytes::Blob;
-    use holdfast_image::record::SocketState;
     use std::fs;
     use std::os::unix::net::UnixListener;
 
     fn record(path: &Path, renamed: Option<&str>) -> SocketRecord {
         SocketRecord {
-            domain: libc::AF_UNIX.cast_unsigned(),
-            socket_type: libc::SOCK_STREAM.cast_unsigned(),
-            protocol: 0,
-            local: Blob(address_of(path).unwrap()),
-            state: SocketState::Idle,
-            options: Vec::new(),
             mode: 0o755,
-            owner: None,
-            deleted: false,
             renamed: renamed.map(|name| Name(name.as_bytes().to_vec())),
-            messages: Vec::new(),
-            shut: 0,
-            filter: None,
-            number: None,
-            peer_ids: None,
-            made_by: None,
+            ..holdfast_image::testing::socket(libc::AF_UNIX.cast_unsigned(), address_of(path).unwrap())
         }
     }
 

@@ -419,6 +419,7 @@ mod tests {
     use super::*;
     use crate::rebuild::testing::record;
     use holdfast_image::record::SocketOption;
+    use holdfast_image::testing;
     use std::net::{TcpListener, TcpStream};
 
     fn end_of(stream: &impl AsFd) -> SocketRecord {
@@ -432,22 +433,9 @@ mod tests {
             marks: Vec::new(),
         };
         SocketRecord {
-            domain: libc::AF_INET.cast_unsigned(),
-            socket_type: libc::SOCK_STREAM.cast_unsigned(),
             protocol: libc::IPPROTO_TCP.cast_unsigned(),
-            local: Blob(socket::local_address(stream.as_fd()).unwrap()),
             state: connected,
-            options: Vec::new(),
-            mode: 0,
-            owner: None,
-            deleted: false,
-            renamed: None,
-            messages: Vec::new(),
-            shut: 0,
-            filter: None,
-            number: None,
-            peer_ids: None,
-            made_by: None,
+            ..testing::socket(libc::AF_INET.cast_unsigned(), socket::local_address(stream.as_fd()).unwrap())
         }
     }
 
