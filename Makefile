@@ -75,7 +75,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 	$(REAPER) $(CARGO) test --release --locked --workspace --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)
 
-test: deps check unit e2e ## what CI runs (15 minutes on two cores, from nothing)
+test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
 .PHONY: miri deny fuzz-check fuzz s3 garage slurm gpu chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
