@@ -88,7 +88,7 @@ impl Cascade {
             open: options.open,
             pack: options.pack,
             on_failure: options.on_failure,
-            inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
+            inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false, unwritten: false }),
             changed: Condvar::new(),
             recording: Mutex::default(),
         });
@@ -153,10 +153,12 @@ impl Cascade {
         local_removals(rules, &self.shared.local.held(&waiting, stays))
     }
 
-    /// Ends the threads, at their next piece; does not wait for them.
+    /// Ends the threads, at their next piece; does not wait for them. What is known is written down; after that none
+    /// of them writes there.
     pub fn stop(&self) {
         self.shared.inner.lock().stopping = true;
         self.shared.changed.notify_all();
+        self.shared.write_record(true);
     }
 }
 

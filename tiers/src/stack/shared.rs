@@ -83,6 +83,8 @@ pub(super) struct Inner {
     /// Number of the last request to try again at once.
     pub(super) hurried: u64,
     pub(super) stopping: bool,
+    /// Something is known that is not written down.
+    pub(super) unwritten: bool,
 }
 
 pub(super) struct Shared {
@@ -111,9 +113,17 @@ impl TierState {
 }
 
 impl Shared {
-    pub(super) fn write_record(&self) {
+    /// Writes down what is known, if that is news. Who stops the cascade is the last to do so: a thread that ends
+    /// later knows less than who comes after it.
+    pub(super) fn write_record(&self, is_last: bool) {
         let _recording = self.recording.lock();
-        let states = self.inner.lock().states.clone();
+        let states = {
+            let mut inner = self.inner.lock();
+            if (inner.stopping && !is_last) || !std::mem::take(&mut inner.unwritten) {
+                return;
+            }
+            inner.states.clone()
+        };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let tier = |state: &TierState| TierRecord {
             tier: state.spec.name(),
@@ -126,7 +136,9 @@ impl Shared {
             known_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
         let record = TiersRecord { tiers: states.iter().map(tier).collect() };
-        // Advice only: what cannot be written is not known.
-        let _ = record.write(&self.job);
+        // Advice only: what cannot be written is tried again with the next news.
+        if record.write(&self.job).is_err() {
+            self.inner.lock().unwritten = true;
+        }
     }
 }

@@ -291,12 +291,12 @@ impl Worker {
         let before = told(state);
         change(state);
         state.moved = Instant::now();
-        let is_news = told(state) != before;
+        if told(state) != before {
+            inner.unwritten = true;
+        }
         drop(inner);
         self.shared.changed.notify_all();
-        if is_news {
-            self.shared.write_record();
-        }
+        self.shared.write_record(false);
     }
 }
 

@@ -8,7 +8,7 @@ use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::policy::{self, Retention, TierHolds, Wish};
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, LocalRules, TierSpec, TiersRecord, Way, copy_version,
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Opener, TierSpec, TiersRecord, Way, copy_version,
 };
 use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
 use holdfast_tiers::{Job, Store, TierFolder, hygiene};
@@ -68,13 +68,17 @@ impl World {
         let open = move |_: &TierSpec| -> Result<Arc<dyn Tier>, TierError> {
             Ok(Arc::new(Faulty::new(Box::new(model.clone()), faults.clone())))
         };
+        self.cascade_by(Arc::new(open))
+    }
+
+    fn cascade_by(&self, open: Opener) -> Cascade {
         Cascade::start(CascadeOptions {
             keep_in_memory: 1,
             job: self.job.clone(),
             folder: FOLDER.into(),
             tiers: vec![KEEP.parse().unwrap()],
             pinned: Default::default(),
-            open: Arc::new(open),
+            open,
             pack: false,
             on_thread: || (),
             on_failure: Box::new(|_, _| ()),
@@ -400,5 +404,30 @@ fn a_tier_that_is_down_full_or_refuses_for_long_loses_nothing() {
         world.settle(&model, &Faults::none());
         assert_eq!(versions(&model), BTreeSet::from([3, 4]), "{said}");
         world.check_whole(&model, said);
+    }
+}
+
+/// A thread that is about to write down what it knows when the cascade ends, and comes to it after the next one has
+/// written: what the next one knows stays.
+#[test]
+fn nothing_is_written_down_by_threads_of_a_cascade_that_has_ended() {
+    let world = World::new();
+    let next = TiersRecord { tiers: Vec::new() };
+    for _ in 0..400 {
+        let (model, is_open) = (world.tier(), Arc::new(()));
+        let counted = Arc::clone(&is_open);
+        let cascade = world.cascade_by(Arc::new(move |_| {
+            let _is_held = &counted;
+            Ok(Arc::new(model.clone()) as Arc<dyn Tier>)
+        }));
+        while cascade.states()[0].versions.is_empty() {
+            std::thread::yield_now();
+        }
+        drop(cascade);
+        next.write(&world.job).unwrap();
+        while Arc::strong_count(&is_open) > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(TiersRecord::read(&world.job), next);
     }
 }
