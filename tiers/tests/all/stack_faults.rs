@@ -8,7 +8,8 @@ use holdfast_lab::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::policy::{self, Retention, TierHolds, Wish};
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Opener, TierSpec, TiersRecord, Way, copy_version,
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Opener, TierSpec, TiersRecord, Way,
+    copy_version,
 };
 use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
 use holdfast_tiers::{Job, Store, TierFolder, hygiene};
