@@ -41,15 +41,27 @@ pub struct Intake {
     lost: PageCount,
     /// Pages that are written in a second.
     rate: f64,
+    /// How many pages may still be handed out, where that is bounded.
+    trusted: Option<PageCount>,
 }
 
 impl Intake {
     /// Of a checkpoint for which so many pages are dirty, of an image of so many.
     pub fn new(dirty: PageCount, image: PageCount) -> Intake {
-        let most = PageCount((image.0 / SHARE).min(dirty.0 / 2)).max(LEAST);
+        let most = Intake::most(dirty, image);
         let (front, lost) = (Addr(u64::MAX), PageCount(0));
         let (waiting, kept, taken) = (Vec::new(), PageSet::new(), Vec::new());
-        Intake { waiting, front, kept, taken, most, lost, rate: 0.0 }
+        Intake { waiting, front, kept, taken, most, lost, rate: 0.0, trusted: None }
+    }
+    /// Of a program that was not seen writing, and then wrote more at once than may be stored in vain: no more than
+    /// that is handed out at all.
+    #[must_use]
+    pub fn wary(self) -> Intake {
+        Intake { trusted: Some(self.most), ..self }
+    }
+    /// How many pages may be stored in vain of a checkpoint for which so many are dirty, of an image of so many.
+    pub fn most(dirty: PageCount, image: PageCount) -> PageCount {
+        PageCount((image.0 / SHARE).min(dirty.0 / 2)).max(LEAST)
     }
     /// A pass begins, which is to store `pages`; `written`: what was written since the one before, those included.
     pub fn begin(&mut self, pages: PageSet, written: &PageSet) {
@@ -108,11 +120,13 @@ impl Intake {
     }
     /// Whether more may be handed out, if the stop is so far ahead.
     pub fn has_room(&self, ahead: Duration) -> bool {
-        self.left().0 > 0 && self.rate * ahead.as_secs_f64() <= self.left().0 as f64
+        self.left().0 > 0
+            && self.trusted != Some(PageCount(0))
+            && self.rate * ahead.as_secs_f64() <= self.left().0 as f64
     }
     /// Hands out the next pages, at most so many: appends them to `into`, ascending but where it goes on from the top.
     pub fn take(&mut self, most: PageCount, into: &mut Vec<PageRun>) {
-        let mut room = most.0;
+        let mut room = self.trusted.map_or(most, |trusted| trusted.min(most)).0;
         let before = into.len();
         while room > 0
             && let Some(run) = self.waiting.pop()
@@ -124,6 +138,9 @@ impl Intake {
             }
             room -= pages;
             into.push(now);
+        }
+        if let Some(trusted) = &mut self.trusted {
+            trusted.0 -= into[before..].iter().map(|run| run.pages.0).sum::<u64>();
         }
         into[before..].reverse();
         self.taken.extend_from_slice(&into[before..]);
@@ -185,6 +202,17 @@ mod tests {
         assert_eq!((intake.left(), intake.waiting()), (PageCount(3000), PageCount(4000)));
         intake.give_up();
         assert_eq!((intake.waiting(), intake.watched()), (PageCount(0), set(&[run(92_000, 8000)])));
+    }
+
+    #[test]
+    fn a_program_that_wrote_all_at_once_is_not_trusted_with_more_than_may_be_lost() {
+        let mut intake = begun(100_000).wary();
+        let mut all = Vec::new();
+        while intake.has_room(AHEAD) {
+            intake.take(PageCount(1500), &mut all);
+            intake.saw(&PageSet::new(), 20 * MS);
+        }
+        assert_eq!((set(&all).pages(), intake.waiting()), (intake.left(), PageCount(95_000)));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct CarryOver {
     pub monitor: Option<WriteMonitor>,
     /// How fast flushes were.
     pub flush_rate: FlushRate,
+    /// For so many checkpoints a pre-copy is not trusted: one has stored too much in vain.
+    pub wary: u32,
     /// How fast the program wrote.
     pub write_rate: WriteRate,
     /// Files that the last image does not have: said once.

@@ -134,6 +134,9 @@ struct Flush {
     kept: Option<TakenMemory>,
 }
 
+/// For so many checkpoints a pre-copy is bounded that was in vain.
+const WARY: u32 = 32;
+
 /// The bound on copies as a number.
 fn bound(limit: Option<PageCount>) -> u64 {
     limit.map_or(u64::MAX, |limit| limit.0)
@@ -207,6 +210,9 @@ impl Attempt<'_> {
                 return Err(failed);
             }
         };
+        let unchanged = PageSet::from(cut.inherited.unchanged.clone());
+        let is_lost = precopied.is_lost(&unchanged);
+        self.carry_over.wary = if is_lost { WARY } else { self.carry_over.wary.saturating_sub(1) };
         let figures = self.end_epoch(&cut, &precopied, limit);
         let queue = self.queue(&cut, kept.as_ref(), &first, limit);
         monitor.set_queue(Arc::clone(&queue));

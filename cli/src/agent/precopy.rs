@@ -43,6 +43,17 @@ pub struct Precopied {
     pub dirty: PageSet,
     /// Pages that were stored, those of both passes counted twice.
     pub stored: u64,
+    /// Pages that were stored.
+    pages: PageSet,
+    /// How many of them may be in vain.
+    most: PageCount,
+}
+
+impl Precopied {
+    /// Whether more was in vain than may be; `unchanged`: what the image has not to store again.
+    pub fn is_lost(&self, unchanged: &PageSet) -> bool {
+        self.pages.difference(unchanged).pages() > self.most
+    }
 }
 
 /// Whether this checkpoint may have one.
@@ -89,11 +100,13 @@ pub fn run(
         let soon = carry_over.history.predict().soon(&dirty, most + PATIENCE + TAIL);
         let pages = dirty.difference(&soon);
         let flush = carry_over.flush_rate.time_for(pages.pages().0, options.rate);
-        let live = live.get_or_insert_with(|| Live::new(members, dirty.pages()));
+        let live = live.get_or_insert_with(|| Live::new(members, dirty.pages(), carry_over.wary > 0));
+        result.most = Intake::most(dirty.pages(), members.pages().max(dirty.pages()));
         live.begin(pages, &dirty, flush);
         let stored = writer.precopy(live, options, done)?;
         members.precopied(&stored);
         result.stored += stored.pages().0;
+        result.pages = result.pages.union(&stored);
         tracing::debug!("pre-copy, pass {number}: {} of {} pages", stored.pages().0, dirty.pages().0);
         if live.has_ended() || !wants_second(begun.elapsed(), stored.pages()) {
             break;
@@ -130,9 +143,10 @@ struct Watch {
 }
 
 impl Live<'_> {
-    fn new(members: &Members, dirty: PageCount) -> Live<'_> {
+    fn new(members: &Members, dirty: PageCount, wary: bool) -> Live<'_> {
         let now = Instant::now();
         let intake = Intake::new(dirty, members.pages().max(dirty));
+        let intake = if wary { intake.wary() } else { intake };
         let part = PageCount(PART.0);
         let watch = Watch { intake, looked: now, pause: LOOK, patience: now, part, ended: false };
         Live { members, memory: LiveMemory::new(members.targets()), watch: Mutex::new(watch) }
