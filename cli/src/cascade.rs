@@ -13,7 +13,7 @@ use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::{attributes, sched};
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::policy::{Pinned, Retention};
-use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierSpec, TierState};
+use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, OtherImage, TierSpec, TierState};
 use holdfast_tiers::{Job, MemoryFirst};
 use std::sync::Arc;
 use std::thread;
@@ -59,6 +59,8 @@ pub fn start(
         watch_memory(memory.clone())?;
     }
     let name = job.name().to_owned();
+    let link = Arc::new(link);
+    let (of_others, link_of_others) = (name.clone(), Arc::clone(&link));
     let options = CascadeOptions {
         job: job.clone(),
         folder: tiers::folder(job.name(), &recipe.id),
@@ -79,12 +81,23 @@ pub fn start(
             let error = state.error.as_deref().unwrap_or("unknown error");
             let text = format!("warning: tier {tier}: {error}; images wait, and Holdfast tries again");
             tracing::warn!("{text}");
-            if let Some(link) = link.as_ref().filter(|_| is_first) {
+            if let Some(link) = link.iter().next().filter(|_| is_first) {
                 link.tell(&Tell::Warning {
                     text: format!("{text} (`holdfast list {name}` shows its state)"),
                 });
             }
         }),
+        on_other: Box::new(move |spec: &TierSpec, other: &OtherImage| {
+            let (tier, remedy) = (spec.name(), other.remedy());
+            let text = format!(
+                "warning: tier {tier}: {other}; image {} of job {of_others} stays in the store; {remedy} (`holdfast \
+                 list {of_others}` shows what else waits)",
+                other.image
+            );
+            tracing::warn!("{text}");
+            link_of_others.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
+        }),
+        host_of: tiers::host_of,
     };
     Cascade::start(options).map(Some).map_err(|error| Failure::system("starting the cascade", &error))
 }
@@ -144,12 +157,12 @@ pub fn left_over(job: &str, cascade: Option<&Cascade>) -> Vec<String> {
         let first = state.waiting.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let why = state.error.map(|error| format!(": {error}")).unwrap_or_default();
         let tier = state.spec.name();
-        (!first.is_empty()).then(|| {
-            format!(
-                "warning: image {first} of job {job} is not on tier {tier} yet{why}; `holdfast sync \
-                {job}` copies it"
-            )
-        })
+        let then = match state.others.is_empty() {
+            true => format!("; `holdfast sync {job}` copies it"),
+            false => String::new(),
+        };
+        (!first.is_empty())
+            .then(|| format!("warning: image {first} of job {job} is not on tier {tier} yet{why}{then}"))
     };
     cascade.map(|cascade| cascade.states().into_iter().filter_map(line).collect()).unwrap_or_default()
 }

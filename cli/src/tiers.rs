@@ -9,10 +9,11 @@ use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
+use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::layer::OnDemand;
 use holdfast_tiers::stack::{JobTiers, Place, TierSpec, TiersRecord};
 use holdfast_tiers::tier::{Tier, TierError, address};
-use holdfast_tiers::{Job, Store, TierFolder};
+use holdfast_tiers::{Job, Record, Store, TierFolder};
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
@@ -145,6 +146,12 @@ pub fn versions(tier: &Arc<dyn Tier>, job: &str, id: Option<&str>) -> Result<Vec
     }
     found.sort_by_key(|found| found.epoch);
     Ok(found)
+}
+
+/// The host that an image was made on.
+pub fn host_of(record: &Record) -> Option<String> {
+    let record = ProcessRecord::decode(record.kind, &record.bytes).ok()?;
+    Some(record.host.hostname).filter(|host| !host.is_empty())
 }
 
 /// What a listing says of the tiers of an image in the store: that, and those below that have it.

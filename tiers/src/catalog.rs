@@ -8,7 +8,7 @@
 //! ([`Table::Unseen`]): that may be as good as any; a segment counts as garbage only if no version can name it: one
 //! whose table is not known may name all of its own and earlier epochs.
 
-use crate::format::manifest::SegmentEntry;
+use crate::format::manifest::{Identity, SegmentEntry};
 use crate::image_info::{ImageInfo, why_missing};
 use crate::names::{self, FileName};
 use crate::stack::inventory::{damaged, open_manifest};
@@ -29,6 +29,8 @@ pub(crate) enum Table {
         segments: Vec<SegmentEntry>,
         /// The image, if all segments are there.
         info: ImageInfo,
+        /// Which one it is.
+        identity: Identity,
     },
     /// It is damaged, or that of another version.
     Damaged(TierError),
@@ -66,8 +68,8 @@ impl Catalog {
     /// Knows of the same place what `other` knows of versions, to be renewed.
     pub(crate) fn like(other: &Catalog) -> Catalog {
         let known = |(&number, version): (&u64, &Version)| {
-            let Table::Known { segments, info } = &version.table else { return None };
-            let table = Table::Known { segments: segments.clone(), info: info.clone() };
+            let Table::Known { segments, info, identity } = &version.table else { return None };
+            let table = Table::Known { segments: segments.clone(), info: info.clone(), identity: *identity };
             Some((number, Version { manifest: version.manifest.clone(), table }))
         };
         Catalog { versions: other.versions.iter().filter_map(known).collect(), ..Catalog::default() }
@@ -112,6 +114,14 @@ impl Catalog {
         }
     }
 
+    /// Which image a version is, if that is known.
+    pub(crate) fn identity(&self, number: u64) -> Option<Identity> {
+        match &self.versions.get(&number)?.table {
+            Table::Known { identity, .. } => Some(*identity),
+            Table::Damaged(_) | Table::Unseen(_) => None,
+        }
+    }
+
     /// Numbers of the versions whose segments are known.
     pub(crate) fn readable(&self) -> impl Iterator<Item = u64> {
         self.versions.keys().copied().filter(|number| self.table(*number).is_some())
@@ -126,7 +136,7 @@ impl Catalog {
     pub(crate) fn images(&self, folder: &TierFolder) -> Vec<ImageInfo> {
         let mut lengths = PlainLengths::default();
         let image = |(&number, version): (&u64, &Version)| match &version.table {
-            Table::Known { segments, info } => {
+            Table::Known { segments, info, .. } => {
                 let broken = segments.iter().find_map(|entry| {
                     let found = self.segments.get(&entry.key());
                     why_missing(folder, entry, |len| match found {
@@ -192,6 +202,18 @@ impl Needed {
     }
 }
 
+/// Which image a version is; none: it is not there, or damaged.
+///
+/// # Errors
+/// It cannot be looked at.
+pub(crate) fn identity(folder: &TierFolder, epoch: Epoch) -> Result<Option<Identity>, TierError> {
+    match read(folder, epoch) {
+        Some(Table::Known { identity, .. }) => Ok(Some(identity)),
+        Some(Table::Unseen(error)) => Err(error),
+        Some(Table::Damaged(_)) | None => Ok(None),
+    }
+}
+
 /// What the manifest of a version says. `None`: it is not there, or was removed meanwhile.
 pub(crate) fn read(folder: &TierFolder, epoch: Epoch) -> Option<Table> {
     let read = || {
@@ -201,7 +223,8 @@ pub(crate) fn read(folder: &TierFolder, epoch: Epoch) -> Option<Table> {
         let segments = manifest.segments().map_err(|error| damaged(&object, error))?;
         let figures = manifest.figures().map_err(|error| damaged(&object, error))?;
         let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &segments);
-        Ok::<_, TierError>(Table::Known { segments, info })
+        let identity = Identity::of(&bytes).map_err(|error| damaged(&object, error))?;
+        Ok::<_, TierError>(Table::Known { segments, info, identity })
     };
     match read() {
         Ok(known) => Some(known),

@@ -8,7 +8,7 @@
 
 use crate::StoreError;
 use crate::codec::Codec;
-use crate::format::manifest::{Figures, MAX_LEN, Place, Record, SegmentEntry};
+use crate::format::manifest::{Figures, Identity, MAX_LEN, Place, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
 use crate::names;
@@ -68,8 +68,10 @@ impl Image {
     /// There is no such image, or it is intact nowhere.
     pub fn open(folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
         let mut failed = Vec::new();
+        // What has the number on a slower tier may be another host's image.
+        let mut which = None;
         for folder in folders {
-            match Image::open_by(folder, folders, epoch) {
+            match Image::open_by(folder, folders, epoch, &mut which) {
                 Ok(image) => {
                     let failed = failed.iter().map(StoreError::short).collect();
                     return Ok(Image { failed, ..image });
@@ -85,8 +87,13 @@ impl Image {
         }
     }
 
-    /// Opens it by the manifest in one folder.
-    fn open_by(folder: &TierFolder, folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
+    /// Opens it by the manifest in one folder. `which`: the image that it is, as soon as a header tells.
+    fn open_by(
+        folder: &TierFolder,
+        folders: &[TierFolder],
+        epoch: Epoch,
+        which: &mut Option<Identity>,
+    ) -> Result<Image, StoreError> {
         let name = names::manifest_name(epoch);
         let blob = match folder.open(&name) {
             Err(TierError::NotFound { .. }) => {
@@ -95,6 +102,11 @@ impl Image {
             blob => blob?,
         };
         let bytes = read_whole(&*blob, MAX_LEN, || folder.object(&name))?;
+        if let Ok(found) = Identity::of(&bytes)
+            && *which.get_or_insert(found) != found
+        {
+            return Err(StoreError::Foreign { path: folder.address(&name) });
+        }
         let is_far = blob.mapping().is_none();
         Image::decode(folder.address(&name), &folders[0], (epoch, &bytes), (folders, is_far))
     }

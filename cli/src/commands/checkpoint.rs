@@ -8,6 +8,8 @@ use holdfast_image::control::{Reply, Request};
 use holdfast_sys::poll;
 use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_tiers::Job;
+use holdfast_tiers::stack::{OtherImage, TierRecord, TiersRecord};
+use serde::Serialize;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -30,6 +32,7 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));
     };
     let info = if committed { job.image(epoch)? } else { None };
+    let others = others(&job);
     if args.json {
         return report::print_json(
             "checkpoint",
@@ -41,11 +44,18 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
                 "bytes": info.as_ref().map(|image| image.bytes),
                 "program_bytes": info.as_ref().map(|image| image.program_bytes),
                 "unsaved": info.as_ref().map(|image| &image.unsaved),
+                "others": others,
             }),
         );
     }
     let lines = info.as_ref().map_or_else(Vec::new, |image| report::unsaved(&image.unsaved));
     lines.iter().for_each(|line| report::warn(line));
+    if let Some(Other { tier, other }) = others.first() {
+        let (own, name, remedy) = (other.image, job.name(), other.remedy());
+        report::warn(&format!(
+            "tier {tier}: {other}; image {own} of job {name} is in the store alone; {remedy}"
+        ));
+    }
     let stop = report::short_time(stop_ns);
     report::result(&match info {
         Some(image) => format!(
@@ -56,6 +66,23 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
         ),
         None => format!("image {epoch} of job {}: stop time {stop}, being written\n", job.name()),
     })
+}
+
+/// An image on a tier that has the number of one of the store's and is not that one.
+#[derive(Serialize)]
+struct Other {
+    tier: String,
+    #[serde(flatten)]
+    other: OtherImage,
+}
+
+/// What is known of such images: no tier is waited for.
+fn others(job: &Job) -> Vec<Other> {
+    let of_tier = |tier: TierRecord| {
+        let TierRecord { tier, others, .. } = tier;
+        others.into_iter().map(move |other| Other { tier: tier.clone(), other })
+    };
+    TiersRecord::read(job).tiers.into_iter().flat_map(of_tier).collect()
 }
 
 /// Waits for the agent's answer. Ctrl-C ends only the waiting, and says so.

@@ -13,7 +13,7 @@ use crate::settings::Recipe;
 use crate::tiers::{self, Found};
 use holdfast_sys::clock;
 use holdfast_tiers::stack::{
-    CopyError, JobTiers, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version,
+    CopyError, JobTiers, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version, others,
 };
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock, Store};
@@ -162,6 +162,16 @@ fn prepare(job: &Job, source: &Source, (args, tiers): (&FetchArgs, &JobTiers)) -
     let lock = job.lock()?;
     job.clean(&lock)?;
     let Source { spec, found: Found { folder, epoch, .. }, .. } = source;
+    if let Some((_, other)) = others(job, folder, [epoch.0], tiers::host_of)?.pop_first()
+        && other.damage.is_none()
+    {
+        let (name, tier) = (job.name(), spec.name());
+        let text = format!(
+            "{other}, and not image {epoch} of job {name} in the store: nothing is fetched; use another store \
+             (--store) for that of tier {tier}, or delete this one (`holdfast prune {name}@{epoch}`)"
+        );
+        return Err(Failure::new(Exit::Refused, text));
+    }
     let is_new = !job.has_recipe()?;
     let mut recipe = match is_new {
         false => Recipe::read(job)?,
@@ -223,13 +233,15 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<Option<Fetched>, F
 fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
     let mut record = TiersRecord::read(job);
     for source in sources {
-        let tier = source.spec.name();
+        let (tier, there) = (source.spec.name(), &source.found.folder);
+        let others = others(job, there, source.versions.iter().copied(), tiers::host_of)?;
         record.tiers.retain(|known| known.tier != tier);
         record.tiers.push(TierRecord {
             tier,
-            versions: source.versions.clone(),
+            versions: source.versions.iter().copied().filter(|number| !others.contains_key(number)).collect(),
+            others: others.into_values().collect(),
             // Advice: an image that was on its way there has a number too.
-            greatest: source.found.folder.inventory().map_or(0, |there| there.greatest()),
+            greatest: there.inventory().map_or(0, |there| there.greatest()),
             known_ns: clock::realtime_ns(),
             ..TierRecord::default()
         });

@@ -277,6 +277,7 @@ fn images(row: &Row) -> String {
     if row.images.is_empty() && elsewhere.is_empty() {
         return format!("job {} has no image\n{tiers}", row.job);
     }
+    let tier_rows = &row.tiers;
     let cells = |row: &ImageRow| {
         let ImageRow { info: image, tiers, .. } = row;
         vec![
@@ -287,7 +288,7 @@ fn images(row: &Row) -> String {
             report::size(image.program_bytes),
             report::size(image.bytes),
             tiers.join(", "),
-            remark(row),
+            remark(row, tier_rows),
         ]
     };
     let mut rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
@@ -326,9 +327,14 @@ fn lower(row: &Row) -> impl Iterator<Item = &TierRow> {
 /// Images that only lower tiers have.
 fn elsewhere(row: &Row) -> Vec<Vec<String>> {
     let here: BTreeSet<u64> = row.images.iter().map(|image| image.info.epoch.0).collect();
-    let there: BTreeSet<u64> = lower(row).flat_map(|tier| tier.record.versions.iter().copied()).collect();
+    // One that had the number of an image here has it alone when that is gone.
+    let all = |tier: &TierRow| {
+        let others = tier.record.others.iter().map(|other| other.image);
+        tier.record.versions.iter().copied().chain(others).collect::<BTreeSet<u64>>()
+    };
+    let there: BTreeSet<u64> = lower(row).flat_map(all).collect();
     let cells = |epoch: &u64| {
-        let has = lower(row).filter(|tier| tier.record.versions.contains(epoch));
+        let has = lower(row).filter(|tier| all(tier).contains(epoch));
         let tiers: Vec<&str> = has.map(|tier| tier.record.tier.as_str()).collect();
         let dash = || "-".to_owned();
         let number = epoch.to_string();
@@ -338,11 +344,15 @@ fn elsewhere(row: &Row) -> Vec<Vec<String>> {
 }
 
 /// What there is to be said of an image.
-fn remark(row: &ImageRow) -> String {
-    match row.of_last_run || row.info.broken.is_some() {
+fn remark(row: &ImageRow, tiers: &[TierRow]) -> String {
+    let own = match row.of_last_run || row.info.broken.is_some() {
         true => report::remark(&row.info),
         false => "of an earlier run".to_owned(),
-    }
+    };
+    let others = tiers.iter().flat_map(|tier| tier.record.others.iter().map(move |other| (tier, other)));
+    let others = others.filter(|(_, other)| other.image == row.info.epoch.0);
+    let said = others.map(|(tier, other)| format!("tier {}: {other}", tier.record.tier));
+    Some(own).filter(|own| !own.is_empty()).into_iter().chain(said).collect::<Vec<_>>().join("; ")
 }
 
 /// What a job is doing, or what is wrong with it.
@@ -444,7 +454,7 @@ mod tests {
         );
         let unsaved = UnsavedFile { path: Name::from("/data"), bytes: 7, reason: None };
         let image = local(ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) });
-        assert_eq!(remark(&image), "warning: a file is not saved");
+        assert_eq!(remark(&image, &[]), "warning: a file is not saved");
         let row = Row { images: vec![image], ..row };
         assert_eq!(cells(&row)[4], "1 (warning: a file is not saved)");
         let none = Row { images: Vec::new(), saved: saved::Sum::default(), ..row };
@@ -497,7 +507,7 @@ mod tests {
         // An image of an earlier run is no image to go on from.
         let mut earlier = local(image(1, None, 1));
         earlier.of_last_run = false;
-        assert_eq!(remark(&earlier), "of an earlier run");
+        assert_eq!(remark(&earlier, &[]), "of an earlier run");
         assert!(newest(&[earlier]).is_none());
     }
 

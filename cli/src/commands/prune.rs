@@ -109,7 +109,8 @@ fn of_job(
             survey => survey?,
         };
         let wish = if is_chosen(&place.spec) { wish(&wanted, place, &survey)? } else { Wish::Nothing };
-        let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
+        let (versions, waiting, others) = (survey.versions.clone(), BTreeSet::new(), BTreeSet::new());
+        let holds = TierHolds { wish, versions, waiting, others };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
     // Those that nothing was asked of are told, and fail nothing.
@@ -216,15 +217,16 @@ fn dates(job: &Job, place: &JobPlace, survey: &Survey) -> Result<BTreeMap<u64, u
 fn look_below(wanted_of: &Wanted<'_>, lower: &[TierSpec], seen: &mut [Seen<'_>]) -> Result<(), Failure> {
     let job = wanted_of.job;
     let record = TiersRecord::read(job);
-    let Some(here) = seen.iter().find(|seen| seen.place.spec.is_store()).map(|seen| seen.survey.numbers())
-    else {
-        return Ok(());
-    };
+    let Some(store) = seen.iter().position(|seen| seen.place.spec.is_store()) else { return Ok(()) };
+    let here = seen[store].survey.numbers();
+    for index in (0..seen.len()).filter(|index| *index != store) {
+        seen[index].holds.others = seen[index].survey.others(&seen[store].survey);
+    }
     let mut waiting: BTreeSet<u64> = BTreeSet::new();
     for spec in lower {
         // Of one that cannot be asked, what is known counts.
         let there = match seen.iter().find(|seen| seen.place.spec.place == spec.place) {
-            Some(seen) => seen.survey.numbers(),
+            Some(seen) => seen.survey.numbers().difference(&seen.holds.others).copied().collect(),
             None => record
                 .of(&spec.name())
                 .map(|tier| tier.versions.iter().copied().collect())
@@ -388,6 +390,7 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
         }
         if let Some(known) = record.tiers.iter_mut().find(|tier| tier.tier == seen.place.name()) {
             known.versions.retain(|number| !numbers.contains(number));
+            known.others.retain(|other| !numbers.contains(&other.image));
         }
     }
     if wanted.lock.is_some() && !record.tiers.is_empty() {

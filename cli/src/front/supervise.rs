@@ -433,11 +433,11 @@ impl Front<'_> {
                 [image] => format!("image {image} of job {name} is"),
                 more => format!("{} images of job {name} are", more.len()),
             };
-            report::note(&format!(
-                "{what} not on tier {} yet{why}; its agent goes on for a while, and `holdfast sync {name}` does the \
-                 rest",
-                tier.tier
-            ));
+            let then = match tier.others.is_empty() {
+                true => format!("; its agent goes on for a while, and `holdfast sync {name}` does the rest"),
+                false => String::new(),
+            };
+            report::note(&format!("{what} not on tier {} yet{why}{then}", tier.tier));
         }
     }
 

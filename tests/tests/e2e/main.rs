@@ -64,4 +64,5 @@ mod tiers_faults;
 mod tiers_memory;
 mod torture;
 mod trees_apps;
+mod two_hosts;
 mod unnoticed;

@@ -250,6 +250,24 @@ pub struct Manifest<'a> {
     sections: [Section<'a>; 6],
 }
 
+/// Which image a manifest is: its header, with the number, a random number, and length and checksum of all the rest.
+/// Two of one number are the same image only if this is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity([u8; HEADER_LEN]);
+
+impl Identity {
+    /// Of the beginning of a manifest.
+    ///
+    /// # Errors
+    /// It is none, or its header is damaged.
+    pub(crate) fn of(bytes: &[u8]) -> Result<Identity, FormatError> {
+        open_header(bytes, 0, Kind::Manifest)?;
+        let mut header = [0; HEADER_LEN];
+        header.copy_from_slice(&bytes[..HEADER_LEN]);
+        Ok(Identity(header))
+    }
+}
+
 impl<'a> Manifest<'a> {
     /// Checks header, length, body checksum and the sequence of the sections.
     ///

@@ -72,6 +72,16 @@ impl Survey {
         self.catalog.readable().collect()
     }
 
+    /// Numbers of versions that are others than the first tier's of these numbers.
+    pub fn others(&self, first: &Survey) -> BTreeSet<u64> {
+        let is_other = |number: &u64| match (self.catalog.identity(*number), first.catalog.identity(*number))
+        {
+            (Some(there), Some(here)) => there != here,
+            _ => false,
+        };
+        self.numbers().into_iter().filter(is_other).collect()
+    }
+
     /// What no version needs, with the bytes: what crashes left. `coming`: segments of versions that the folder is to
     /// get.
     pub fn leftovers(&self, coming: &BTreeSet<SegmentKey>) -> Vec<(String, u64)> {

@@ -42,6 +42,15 @@ pub struct TierHolds {
     pub versions: Vec<Held>,
     /// Versions that slower tiers are to get from it, and have not got.
     pub waiting: BTreeSet<u64>,
+    /// Versions that are others than those of their numbers elsewhere: made by another host. They are no copies, and no
+    /// rule is about them.
+    pub others: BTreeSet<u64>,
+}
+
+impl TierHolds {
+    fn own(&self) -> impl Iterator<Item = &Held> {
+        self.versions.iter().filter(|held| !self.others.contains(&held.number))
+    }
 }
 
 /// One version that goes from one tier.
@@ -77,7 +86,7 @@ pub struct PrunePlan {
 pub fn prune(tiers: &[TierHolds], anyway: bool) -> PrunePlan {
     let mut going: Vec<BTreeSet<u64>> = Vec::new();
     let mut stays = Vec::new();
-    let all = tiers.iter().flat_map(|tier| &tier.versions);
+    let all = tiers.iter().flat_map(TierHolds::own);
     let whole: BTreeSet<u64> = all.filter(|held| held.whole).map(|held| held.number).collect();
     for (index, tier) in tiers.iter().enumerate() {
         let mut goes = wished(tier, &whole);
@@ -111,8 +120,7 @@ fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
             by_rules.intersection(some).copied().collect()
         }
         Wish::Rules(rules) => {
-            let Some(newest) = tier.versions.iter().filter(|held| held.whole).map(|held| held.number).max()
-            else {
+            let Some(newest) = tier.own().filter(|held| held.whole).map(|held| held.number).max() else {
                 return BTreeSet::new();
             };
             // What cannot be restarted is of no use where something newer or older can; but what is whole elsewhere can
@@ -121,9 +129,8 @@ fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
                 true => held.number != newest && !rules.takes(held.number),
                 false => !whole.contains(&held.number),
             };
-            let mut goes: BTreeSet<u64> =
-                tier.versions.iter().filter(is_out).map(|held| held.number).collect();
-            let left = tier.versions.iter().filter(|held| held.whole && !goes.contains(&held.number));
+            let mut goes: BTreeSet<u64> = tier.own().filter(is_out).map(|held| held.number).collect();
+            let left = tier.own().filter(|held| held.whole && !goes.contains(&held.number));
             let version = |held: &Held| Version {
                 number: held.number,
                 segments: held.parts.clone(),
@@ -138,7 +145,7 @@ fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
 
 /// If nothing that can be restarted is left anywhere, the newest that could be stays where it is fastest.
 fn keep_last(tiers: &[TierHolds], going: &mut [BTreeSet<u64>], stays: &mut Vec<(usize, u64, Why)>) {
-    let whole = |tier: usize| tiers[tier].versions.iter().filter(|held| held.whole).map(|held| held.number);
+    let whole = |tier: usize| tiers[tier].own().filter(|held| held.whole).map(|held| held.number);
     let is_left = (0..tiers.len()).any(|tier| whole(tier).any(|number| !going[tier].contains(&number)));
     if is_left {
         return;
@@ -186,7 +193,7 @@ mod tests {
 
     fn tier(wish: Wish, numbers: &[u64]) -> TierHolds {
         let versions = numbers.iter().map(|&number| held(number, true)).collect();
-        TierHolds { wish, versions, waiting: BTreeSet::new() }
+        TierHolds { wish, versions, waiting: BTreeSet::new(), others: BTreeSet::new() }
     }
 
     fn numbers(plan: &PrunePlan) -> Vec<(usize, u64, u64)> {
@@ -214,6 +221,23 @@ mod tests {
     }
 
     #[test]
+    fn what_another_host_has_made_is_no_copy_and_goes_by_no_rule() {
+        let theirs = |wish| TierHolds { others: BTreeSet::from([4]), ..tier(wish, &[3, 4]) };
+        let named = Wish::Versions(BTreeSet::from([4]));
+        let plan = prune(
+            &[
+                tier(named.clone(), &[4]),
+                TierHolds { versions: vec![held(4, true)], ..theirs(Wish::Nothing) },
+            ],
+            false,
+        );
+        assert_eq!((plan.stays, plan.removals), (vec![(0, 4, Why::Last)], vec![]));
+        let keep = |keep| Wish::Rules(Retention { keep: Some(keep), ..Retention::default() });
+        assert!(prune(&[theirs(keep(1))], false).removals.is_empty(), "3 is the newest that counts");
+        assert_eq!(numbers(&prune(&[theirs(named)], false)), [(0, 4, 10)], "it was named");
+    }
+
+    #[test]
     fn rules_and_what_waits() {
         let rules = |keep, every, max| Wish::Rules(Retention { keep, every, max_bytes: max });
         let gone = |wish: Wish, waiting: &[u64]| {
@@ -237,7 +261,12 @@ mod tests {
         // What is damaged goes where something else is whole, and only there.
         let broken = |whole: [bool; 5]| {
             let versions = (1..).zip(whole).map(|(number, whole)| held(number, whole)).collect();
-            let tier = TierHolds { wish: rules(Some(1), None, None), versions, waiting: BTreeSet::new() };
+            let tier = TierHolds {
+                wish: rules(Some(1), None, None),
+                versions,
+                waiting: BTreeSet::new(),
+                others: BTreeSet::new(),
+            };
             prune(&[tier], false).removals.iter().map(|removal| removal.version).collect::<Vec<_>>()
         };
         assert_eq!(broken([true, false, true, true, false]), [1, 2, 3, 5]);
@@ -279,7 +308,12 @@ mod tests {
                     let parts = parts.into_keys().map(|part| (SegmentId(part), 7 + part)).collect();
                     Held { number, parts, whole }
                 };
-                TierHolds { wish, versions: versions.into_iter().map(held).collect(), waiting }
+                TierHolds {
+                    wish,
+                    versions: versions.into_iter().map(held).collect(),
+                    waiting,
+                    others: BTreeSet::new(),
+                }
             },
         )
     }

@@ -8,9 +8,10 @@
 
 use super::TierSpec;
 use super::local::LocalVersions;
+use super::others::HostOf;
 use super::plan::{LocalRules, local_removals};
 use super::record::TiersRecord;
-use super::shared::{Activity, Inner, OnFailure, Opener, Shared, TierState};
+use super::shared::{Activity, Inner, OnFailure, OnOther, Opener, Shared, TierState};
 use super::worker::Worker;
 use crate::Job;
 use crate::policy::Pinned;
@@ -44,6 +45,10 @@ pub struct CascadeOptions {
     pub on_thread: fn(),
     /// Called when a tier fails that did not fail before; `true`: for the first time. Once for one that is only read.
     pub on_failure: OnFailure,
+    /// Called when a tier is found to have an image of another run under a number of ours; once for each tier.
+    pub on_other: OnOther,
+    /// The host that an image was made on.
+    pub host_of: HostOf,
 }
 
 /// See the head of the file.
@@ -63,6 +68,7 @@ impl Cascade {
             TierState {
                 spec: spec.clone(),
                 versions: known.versions.into_iter().collect(),
+                others: known.others.into_iter().map(|other| (other.image, other)).collect(),
                 waiting: BTreeSet::new(),
                 activity: Activity::Looking,
                 error: None,
@@ -88,6 +94,8 @@ impl Cascade {
             open: options.open,
             pack: options.pack,
             on_failure: options.on_failure,
+            on_other: options.on_other,
+            host_of: options.host_of,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false, unwritten: false }),
             changed: Condvar::new(),
             recording: Mutex::default(),

@@ -10,9 +10,10 @@
 use super::inventory::{Inventory, open_manifest};
 use super::packing::{Packing, SegmentPacker};
 use super::segment_check::SegmentCheck;
+use crate::catalog::{self, SegmentKey, Table};
 use crate::fault;
 use crate::format::FormatError;
-use crate::format::manifest::{Manifest, SegmentEntry};
+use crate::format::manifest::{Identity, Manifest, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
 use crate::read_ahead::read_ahead;
@@ -94,6 +95,8 @@ pub enum CopyError {
     Foreign {
         /// The blob.
         object: String,
+        /// The segment that it is; none: the manifest.
+        segment: Option<SegmentKey>,
     },
     /// The pace said so.
     #[error("stopped")]
@@ -116,19 +119,13 @@ pub fn copy_version(
     Copier { from, to, way, pace }.version(epoch, recipe, &mut there)
 }
 
-/// A manifest that cannot be read keeps its name from the good one.
-fn remove_damaged(to: &TierFolder, epoch: Epoch) -> Result<(), CopyError> {
-    let is_damaged = match to.manifest(epoch) {
-        // One of a newer format is not damaged.
-        Ok(bytes) => matches!(Manifest::open(&bytes), Err(FormatError::Bad { .. })),
-        Err(TierError::NotFound { .. }) => false,
-        Err(error) => return Err(CopyError::Target(error)),
+/// What has this name there is another image's.
+pub(crate) fn foreign(to: &TierFolder, segment: Option<SegmentKey>, epoch: Epoch) -> CopyError {
+    let file = match segment {
+        Some((of, number)) => names::segment_name(Epoch(of), number),
+        None => names::manifest_name(epoch),
     };
-    if is_damaged {
-        let name = to.blob(&names::manifest_name(epoch)).map_err(CopyError::Target)?;
-        to.tier().remove(&name).map_err(CopyError::Target)?;
-    }
-    Ok(())
+    CopyError::Foreign { object: to.object(&file), segment }
 }
 
 /// What a version needs beside its manifest.
@@ -170,7 +167,7 @@ impl Copier<'_> {
         let segments = manifest.segments().map_err(bad)?;
         let frames = manifest.frames(&segments).map_err(bad)?;
         if self.way == Way::Up {
-            remove_damaged(self.to, epoch)?;
+            self.make_way(epoch, Identity::of(&bytes).map_err(bad)?)?;
         }
         let needs = Needs { segments, frames };
         let mut copied = self.bring(&needs, there)?;
@@ -186,6 +183,22 @@ impl Copier<'_> {
         there.versions.insert(epoch.0);
         self.way.point("cascade-manifest", "fetch-manifest");
         Ok(copied)
+    }
+
+    /// A manifest that is damaged keeps its name from the good one. One of another image is good: nothing is touched.
+    fn make_way(&self, epoch: Epoch, wanted: Identity) -> Result<(), CopyError> {
+        let name = names::manifest_name(epoch);
+        match self.to.manifest(epoch).map(|bytes| (Manifest::open(&bytes).err(), Identity::of(&bytes).ok())) {
+            Ok((Some(FormatError::Bad { .. }), _)) => {
+                let name = self.to.blob(&name).map_err(CopyError::Target)?;
+                self.to.tier().remove(&name).map_err(CopyError::Target)
+            }
+            Ok((None, Some(found))) if found == wanted => Ok(()),
+            // One of a newer format is not damaged.
+            Ok(_) => Err(foreign(self.to, None, epoch)),
+            Err(TierError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(CopyError::Target(error)),
+        }
     }
 
     /// Copies all segments that the target has not.
@@ -241,11 +254,31 @@ impl Copier<'_> {
         }
         // Only versions of its own epoch and later ones can name it.
         let is_named = there.versions.range(entry.epoch.0..).next().is_some();
-        if self.way == Way::Down && (is_named || !there.abandoned.contains(&entry.key())) {
-            return Err(CopyError::Foreign { object: self.to.object(&file) });
+        let is_foreign = match self.way {
+            Way::Down => is_named || !there.abandoned.contains(&entry.key()),
+            Way::Up => self.is_another_s(entry, there)?,
+        };
+        if is_foreign {
+            return Err(foreign(self.to, Some(entry.key()), entry.epoch));
         }
         self.to.tier().remove(&name).map_err(CopyError::Target)?;
         there.segments.remove(&entry.key());
+        Ok(false)
+    }
+
+    /// Whether a version of the target needs the segment of this name as that of another image.
+    fn is_another_s(&self, entry: &SegmentEntry, there: &Inventory) -> Result<bool, CopyError> {
+        for &number in there.versions.range(entry.epoch.0..) {
+            match catalog::read(self.to, Epoch(number)) {
+                Some(Table::Unseen(error)) => return Err(CopyError::Target(error)),
+                Some(Table::Known { segments, .. })
+                    if segments.iter().any(|s| s.key() == entry.key() && s.image_id != entry.image_id) =>
+                {
+                    return Ok(true);
+                }
+                Some(Table::Known { .. } | Table::Damaged(_)) | None => {}
+            }
+        }
         Ok(false)
     }
 
@@ -358,7 +391,7 @@ impl Copier<'_> {
                     Ok(blob) if blob.len() == len && equals(&*blob, bytes).map_err(CopyError::Target)? => {
                         Ok(())
                     }
-                    Ok(_) if own => Err(CopyError::Foreign { object: self.to.object(file) }),
+                    Ok(_) if own => Err(CopyError::Foreign { object: self.to.object(file), segment: None }),
                     _ => Err(CopyError::Target(error)),
                 }
             }

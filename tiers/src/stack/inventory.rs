@@ -16,10 +16,14 @@ use crate::tier_folder::TierFolder;
 use crate::unpacked;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 
 /// The greatest number that is believed: no job has come so far, and a new image gets a greater one than all that are
 /// on tiers, so that a tier that lists the last one there is could keep a job from images for ever.
 const MOST: u64 = 1 << 40;
+
+/// How a manifest was listed: its length, and when it was finished. One that has another was put there anew.
+pub(crate) type Stamp = (u64, Option<SystemTime>);
 
 /// What is there.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -32,6 +36,8 @@ pub struct Inventory {
     pub abandoned: BTreeSet<(u64, u32)>,
     /// Versions that have a `job-N`.
     pub recipes: BTreeSet<u64>,
+    /// How the manifests were listed.
+    pub(crate) stamps: BTreeMap<u64, Stamp>,
 }
 
 impl Inventory {
@@ -54,6 +60,7 @@ impl TierFolder {
                 Some(name) if name.epoch().0 > MOST => {}
                 Some(FileName::Manifest(epoch)) => {
                     found.versions.insert(epoch.0);
+                    found.stamps.insert(epoch.0, (entry.len, entry.modified));
                 }
                 Some(FileName::Segment(epoch, number)) => {
                     found.segments.insert((epoch.0, number), entry.len);

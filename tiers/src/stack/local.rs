@@ -4,11 +4,10 @@
 
 use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
+use crate::Job;
 use crate::catalog::Table;
-use crate::format::manifest::SegmentEntry;
+use crate::format::manifest::{Identity, SegmentEntry};
 use crate::tier::TierError;
-use crate::{Job, TierFolder};
-use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the head of the file.
@@ -57,22 +56,20 @@ impl LocalVersions {
         self.job.last_catalog().table(number).map(<[SegmentEntry]>::to_vec)
     }
 
+    /// Which image this is, if that is known.
+    pub(crate) fn identity(&self, number: u64) -> Option<Identity> {
+        self.job.last_catalog().identity(number)
+    }
+
     /// A version of ours on a lower tier that lacks a segment there (another host that continues the job has removed
-    /// it) is taken out of what is there, so that it is copied again.
-    pub(crate) fn forget_lost(&self, to: &TierFolder, there: &mut Inventory) -> Result<(), TierError> {
-        let lacks = |number: &u64| {
-            let table = self.table(*number);
-            table.iter().flatten().any(|entry| !there.segments.contains_key(&entry.key()))
+    /// it) is taken out of what is there, so that it is copied again. `is_other`: it is not ours.
+    pub(crate) fn forget_lost(&self, there: &mut Inventory, is_other: &dyn Fn(u64) -> bool) {
+        let catalog = self.job.last_catalog();
+        let segments = &there.segments;
+        let lacks = |number: u64| {
+            catalog.table(number).into_iter().flatten().any(|entry| !segments.contains_key(&entry.key()))
         };
-        let lacking: Vec<u64> = there.versions.iter().copied().filter(lacks).collect();
-        for number in lacking {
-            // It may be another host's of that number.
-            let ours = self.job.folder().manifest(Epoch(number)).ok();
-            if ours.is_some() && ours == Some(to.manifest(Epoch(number))?) {
-                there.versions.remove(&number);
-            }
-        }
-        Ok(())
+        there.versions.retain(|&number| is_other(number) || !lacks(number));
     }
 
     /// All images, for the decision which of them go.

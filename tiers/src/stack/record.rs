@@ -3,6 +3,7 @@
 //! Written by the cascade when something changes, and by a fetch; read by `holdfast list` and by the next cascade.
 //! Advice only: one that is missing or cannot be read is as if nothing were known.
 
+use super::others::OtherImage;
 use super::place::Place;
 use crate::Job;
 use crate::files::{self, TEMP};
@@ -25,6 +26,8 @@ pub struct TierRecord {
     pub versions: Vec<u64>,
     /// Those that it is to get and has not got.
     pub waiting: Vec<u64>,
+    /// Its images that have numbers of the store's and are not those: no copies.
+    pub others: Vec<OtherImage>,
     /// Why not, if something failed.
     pub error: Option<String>,
     /// Why it is only read, if so.

@@ -27,12 +27,20 @@ pub(crate) struct SegmentTables {
     known: BTreeMap<u64, Option<Vec<SegmentEntry>>>,
     /// Segments of versions that were removed here.
     given_up: BTreeSet<SegmentKey>,
+    /// Versions that are known to be another host's.
+    others: BTreeSet<u64>,
 }
 
 impl SegmentTables {
     /// The segments of a version, so that they need not be read from the tier.
     pub(crate) fn learn(&mut self, number: u64, table: Vec<SegmentEntry>) {
         self.known.entry(number).or_insert(Some(table));
+    }
+
+    /// These versions are another host's: what was known of those of their numbers is not true of them.
+    pub(crate) fn are_others(&mut self, others: &BTreeSet<u64>) {
+        self.known.retain(|number, _| !others.contains(number) || self.others.contains(number));
+        self.others.clone_from(others);
     }
 
     /// Reads what is not known of the versions that are there.
@@ -67,16 +75,17 @@ impl SegmentTables {
 
 /// Removes what the rules no longer keep, and what crashes left; with `coming`, a version for which there is no room,
 /// what they would no longer keep if that were there, but for the newest. `there`: what the folder has; what goes is
-/// taken out. `pinned` stays. Returns the newest version that was removed.
+/// taken out. `pinned` stays; what is another host's neither goes nor counts. Returns the newest version that was
+/// removed.
 pub(crate) fn apply(
     folder: &TierFolder,
     there: &mut Inventory,
-    (rules, pinned): (&Retention, Pinned),
+    (rules, pinned, others): (&Retention, Pinned, &BTreeSet<u64>),
     tables: &mut SegmentTables,
     coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
     tables.complete(folder, there)?;
-    let removed = rules.removes(&versions(there, tables, pinned, coming.as_ref()));
+    let removed = rules.removes(&versions(there, tables, (pinned, others), coming.as_ref()));
     let newest = there.versions.last().copied();
     for &number in &removed {
         remove(folder, &names::manifest_name(Epoch(number)), "remove-manifest")?;
@@ -107,7 +116,7 @@ pub(crate) fn apply(
 fn versions(
     there: &Inventory,
     tables: &SegmentTables,
-    pinned: Pinned,
+    (pinned, others): (Pinned, &BTreeSet<u64>),
     coming: Option<&(u64, Vec<SegmentEntry>)>,
 ) -> Vec<Version> {
     let mut ids = SegmentIds::default();
@@ -118,8 +127,8 @@ fn versions(
         segments: ids.of(table.unwrap_or_default(), len),
         wanted_below: pinned.has(number),
     };
-    let mut versions: Vec<Version> =
-        tables.known.iter().map(|(&number, table)| version(number, table.as_deref())).collect();
+    let own = tables.known.iter().filter(|(number, _)| !others.contains(number));
+    let mut versions: Vec<Version> = own.map(|(&number, table)| version(number, table.as_deref())).collect();
     if let Some((number, table)) = coming {
         if let Some(newest) = versions.last_mut() {
             newest.wanted_below = true;

@@ -4,14 +4,16 @@
 //! waits for a tier with the lock held; what a listing says of a tier is written down when it changes.
 
 use super::TierSpec;
+use super::inventory::Inventory;
 use super::local::LocalVersions;
+use super::others::{HostOf, OtherImage};
 use super::plan::wanted;
 use super::record::{TierRecord, TiersRecord};
 use crate::Job;
 use crate::policy::Pinned;
 use crate::tier::{Tier, TierError};
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +22,9 @@ pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Se
 
 /// Is told of a tier that fails, or is only read.
 pub type OnFailure = Box<dyn Fn(&TierState, bool) + Send + Sync>;
+
+/// Is told of the first image of a tier that has a number of ours and is not ours.
+pub type OnOther = Box<dyn Fn(&TierSpec, &OtherImage) + Send + Sync>;
 
 /// What a tier is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,8 +54,10 @@ pub enum Activity {
 pub struct TierState {
     /// The tier and its rules.
     pub spec: TierSpec,
-    /// Versions that it has.
+    /// Versions that it has; not those of [`TierState::others`].
     pub versions: BTreeSet<u64>,
+    /// Its images that have numbers of ours and are not ours, by number: no copies.
+    pub others: BTreeMap<u64, OtherImage>,
     /// Versions that it is to get.
     pub waiting: BTreeSet<u64>,
     /// What it is doing.
@@ -96,6 +103,8 @@ pub(super) struct Shared {
     pub(super) open: Opener,
     pub(super) pack: bool,
     pub(super) on_failure: OnFailure,
+    pub(super) on_other: OnOther,
+    pub(super) host_of: HostOf,
     pub(super) inner: Mutex<Inner>,
     pub(super) changed: Condvar,
     /// Held while what is known is written down.
@@ -103,6 +112,14 @@ pub(super) struct Shared {
 }
 
 impl TierState {
+    /// What was found there.
+    pub(super) fn has(&mut self, there: &Inventory, others: BTreeMap<u64, OtherImage>) {
+        self.versions =
+            there.versions.iter().copied().filter(|number| !others.contains_key(number)).collect();
+        self.others = others;
+        self.greatest = self.greatest.max(there.greatest());
+    }
+
     pub(super) fn wanted(&self, here: &BTreeSet<u64>) -> Vec<u64> {
         if self.read_only.is_some() {
             return Vec::new();
@@ -129,6 +146,7 @@ impl Shared {
             tier: state.spec.name(),
             versions: state.versions.iter().copied().collect(),
             waiting: state.waiting.iter().copied().collect(),
+            others: state.others.values().cloned().collect(),
             error: state.error.clone(),
             read_only: state.read_only.clone(),
             single_writer: state.single_writer.clone(),

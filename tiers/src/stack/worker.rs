@@ -6,17 +6,21 @@
 
 use super::TierSpec;
 use super::backoff::{Backoff, chance};
-use super::copy::{Copier, CopyError, Pace, Way};
+use super::copy::{self, Copier, CopyError, Pace, Way};
 use super::inventory::Inventory;
 use super::link::Link;
 use super::local::Here;
+use super::others::{Identities, OtherImage};
 use super::packing::Packing;
 use super::remove::{self, SegmentTables};
 use super::shared::{Activity, Inner, Shared, TierState};
+use crate::catalog::SegmentKey;
 use crate::files::MAX_RECIPE_LEN;
+use crate::format::manifest::SegmentEntry;
 use crate::tier::TierError;
 use crate::{MemoryFirst, TierFolder, files, names};
 use holdfast_image::Epoch;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,10 +33,15 @@ pub(super) struct Worker {
     packing: Option<Packing>,
     tier: Option<TierFolder>,
     tables: SegmentTables,
+    identities: Identities,
+    /// Segments there that are another image's than ours of the same name.
+    foreign: BTreeSet<SegmentKey>,
     backoff: Backoff,
     /// What an agent that died left unfinished was removed.
     cleaned: bool,
     has_failed: bool,
+    /// That it has another run's images was told.
+    has_told: bool,
 }
 
 impl Worker {
@@ -50,9 +59,12 @@ impl Worker {
             packing,
             tier,
             tables,
+            identities: Identities::default(),
+            foreign: BTreeSet::new(),
             backoff,
             cleaned: false,
             has_failed: false,
+            has_told: false,
         }
     }
 
@@ -133,14 +145,7 @@ impl Worker {
         });
         let shared = Arc::clone(&self.shared);
         let home = shared.job.memory().filter(|_| self.spec.is_store());
-        let to = match (self.tier.take(), home) {
-            (Some(to), _) => to,
-            (None, Some(_)) => shared.job.store_folder().clone(),
-            (None, None) => {
-                let tier = (shared.open)(&self.spec).map_err(CopyError::Target)?;
-                TierFolder::of(tier, &shared.folder).map_err(CopyError::Target)?
-            }
-        };
+        let to = self.open(home.is_some())?;
         if let Some(why) = to.tier().info().read_only.clone() {
             let looked = self.read_only(&to, why).map(|()| None);
             self.tier = Some(to);
@@ -153,41 +158,7 @@ impl Worker {
             self.cleaned = true;
         }
         let mut there = to.inventory().map_err(CopyError::Target)?;
-        let (mut problem, mut is_fresh) = (Problem::default(), true);
-        loop {
-            if home.is_some() && !std::mem::take(&mut is_fresh) {
-                // The agent writes there too.
-                there = to.inventory().map_err(CopyError::Target)?;
-            }
-            let here = shared.local.look().map_err(CopyError::Source)?;
-            shared.local.forget_lost(&to, &mut there).map_err(CopyError::Target)?;
-            let mut next = None;
-            self.change(|state| {
-                state.versions.clone_from(&there.versions);
-                state.greatest = state.greatest.max(there.greatest());
-                let wanted = state.wanted(&here.good);
-                next = wanted.first().copied();
-                state.waiting = wanted.into_iter().collect();
-            });
-            let Some(epoch) = next else {
-                self.note_bad(&here, &mut problem);
-                break;
-            };
-            match self.copy(&to, Epoch(epoch), &mut there) {
-                Err(CopyError::Source(error)) => {
-                    // One that was removed meanwhile needs no word.
-                    if shared.local.look().map_or(true, |here| here.has(epoch)) {
-                        problem.note(epoch, error);
-                    }
-                    self.change(|state| {
-                        state.unusable.insert(epoch);
-                    });
-                }
-                Err(CopyError::Target(TierError::Full { .. }))
-                    if home.is_none() && self.trim(&to, &mut there, Some(epoch))? => {}
-                other => other?,
-            }
-        }
+        let problem = self.copy_wanted(&to, &mut there, home.is_some())?;
         let single_writer = to.tier().info().single_writer.clone();
         self.change(|state| {
             state.activity = Activity::Looking;
@@ -199,6 +170,97 @@ impl Worker {
         }
         self.tier = Some(to);
         problem.end()
+    }
+
+    /// Copies what is wanted, the newest first. Returns what is wrong with what was not. `is_home`: the tier is the
+    /// job's own folder.
+    fn copy_wanted(
+        &mut self,
+        to: &TierFolder,
+        there: &mut Inventory,
+        is_home: bool,
+    ) -> Result<Problem, CopyError> {
+        let shared = Arc::clone(&self.shared);
+        self.foreign.retain(|key| there.segments.contains_key(key));
+        let (mut problem, mut is_fresh) = (Problem::default(), true);
+        // What cannot go there, for the place of it or of a part of it is another's. It waits all the same.
+        let mut blocked = BTreeSet::new();
+        loop {
+            if is_home && !std::mem::take(&mut is_fresh) {
+                // The agent writes there too.
+                *there = to.inventory().map_err(CopyError::Target)?;
+            }
+            let here = shared.local.look().map_err(CopyError::Source)?;
+            let others = if is_home { BTreeMap::new() } else { self.look_for_others(to, there)? };
+            shared.local.forget_lost(there, &|number| others.contains_key(&number));
+            let mut wanted = Vec::new();
+            self.change(|state| {
+                state.has(there, others.clone());
+                wanted = state.wanted(&here.good);
+                state.waiting = wanted.iter().copied().collect();
+            });
+            let may_go = |number: &&u64| !blocked.contains(*number) && !others.contains_key(*number);
+            let Some(epoch) = wanted.iter().find(may_go).copied() else {
+                self.note_bad(&here, &mut problem);
+                problem.note_others(&wanted, &others);
+                break;
+            };
+            match self.copy(to, Epoch(epoch), there) {
+                Err(error @ CopyError::Foreign { .. }) => {
+                    problem.said = Some(stays(epoch, &error));
+                    blocked.insert(epoch);
+                }
+                Err(CopyError::Source(error)) => {
+                    // One that was removed meanwhile needs no word.
+                    if shared.local.look().map_or(true, |here| here.has(epoch)) {
+                        problem.note(epoch, error);
+                    }
+                    self.change(|state| {
+                        state.unusable.insert(epoch);
+                    });
+                }
+                Err(CopyError::Target(TierError::Full { .. }))
+                    if !is_home && self.trim(to, there, Some(epoch))? => {}
+                copied => copied?,
+            }
+        }
+        Ok(problem)
+    }
+
+    /// The tier's folder; one that was open already if nothing failed there.
+    fn open(&mut self, is_home: bool) -> Result<TierFolder, CopyError> {
+        let shared = &self.shared;
+        match self.tier.take() {
+            Some(to) => Ok(to),
+            None if is_home => Ok(shared.job.store_folder().clone()),
+            None => {
+                let tier = (shared.open)(&self.spec).map_err(CopyError::Target)?;
+                TierFolder::of(tier, &shared.folder).map_err(CopyError::Target)
+            }
+        }
+    }
+
+    /// Images there that have numbers of ours and are not ours. The first is told.
+    fn look_for_others(
+        &mut self,
+        to: &TierFolder,
+        there: &mut Inventory,
+    ) -> Result<BTreeMap<u64, OtherImage>, CopyError> {
+        let shared = Arc::clone(&self.shared);
+        let ours = |number: u64| shared.local.identity(number);
+        let others = self.identities.others(to, there, &ours, shared.host_of).map_err(CopyError::Target)?;
+        if let Some(first) = others.values().next()
+            && !std::mem::replace(&mut self.has_told, true)
+        {
+            (shared.on_other)(&self.spec, first);
+        }
+        Ok(others)
+    }
+
+    /// A part of ours whose name another image's has there, as far as that was seen.
+    fn foreign_part(&self, epoch: u64) -> Option<SegmentKey> {
+        let table = self.shared.local.table(epoch).filter(|_| !self.foreign.is_empty())?;
+        table.iter().map(SegmentEntry::key).find(|key| self.foreign.contains(key))
     }
 
     /// Images of which not even the manifest can be read, as far as the tier would get them.
@@ -228,10 +290,13 @@ impl Worker {
         }
         self.change(|state| state.read_only = Some(why));
         self.change(|state| state.waiting.clear());
-        let looked = to.inventory().map_err(CopyError::Target);
+        let looked = to.inventory().map_err(CopyError::Target).and_then(|mut there| {
+            self.shared.local.look().map_err(CopyError::Source)?;
+            Ok((self.look_for_others(to, &mut there)?, there))
+        });
         self.cleaned = looked.is_ok();
-        let there = looked?.versions;
-        self.change(|state| state.versions = there);
+        let (others, there) = looked?;
+        self.change(|state| state.has(&there, others));
         let state = self.shared.inner.lock().states[self.index].clone();
         (self.shared.on_failure)(&state, true);
         Ok(())
@@ -247,12 +312,15 @@ impl Worker {
     ) -> Result<bool, CopyError> {
         self.learn_tables();
         let coming = coming.map(|number| (number, self.shared.local.table(number).unwrap_or_default()));
-        let removed =
-            remove::apply(to, there, (&self.spec.rules, self.shared.pinned), &mut self.tables, coming)?;
+        let others: BTreeMap<u64, OtherImage> = self.shared.inner.lock().states[self.index].others.clone();
+        let theirs = others.keys().copied().collect();
+        self.tables.are_others(&theirs);
+        let rules = (&self.spec.rules, self.shared.pinned, &theirs);
+        let removed = remove::apply(to, there, rules, &mut self.tables, coming)?;
         if removed.is_some() {
             self.change(|state| {
                 state.removed = state.removed.max(removed);
-                state.versions.clone_from(&there.versions);
+                state.has(there, others);
             });
         }
         Ok(removed.is_some())
@@ -268,7 +336,23 @@ impl Worker {
         }
     }
 
-    fn copy(&self, to: &TierFolder, epoch: Epoch, there: &mut Inventory) -> Result<(), CopyError> {
+    /// Copies one version, unless it is known that a part of it has no place there.
+    fn copy(&mut self, to: &TierFolder, epoch: Epoch, there: &mut Inventory) -> Result<(), CopyError> {
+        if let Some(part) = self.foreign_part(epoch.0) {
+            return Err(copy::foreign(to, Some(part), epoch));
+        }
+        let copied = self.copy_now(to, epoch, there);
+        match &copied {
+            Ok(()) => self.identities.is_ours(epoch.0),
+            Err(CopyError::Foreign { segment: Some(segment), .. }) => drop(self.foreign.insert(*segment)),
+            // Another host's came there meanwhile.
+            Err(CopyError::Foreign { segment: None, .. }) => drop(there.versions.insert(epoch.0)),
+            Err(_) => {}
+        }
+        copied
+    }
+
+    fn copy_now(&self, to: &TierFolder, epoch: Epoch, there: &mut Inventory) -> Result<(), CopyError> {
         let recipe = self.shared.job.dir().join("job.json");
         let recipe = files::read_checked(&recipe, MAX_RECIPE_LEN).map_err(|error| {
             CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
@@ -284,9 +368,10 @@ impl Worker {
         let mut inner = self.shared.inner.lock();
         let state = &mut inner.states[self.index];
         let told = |state: &TierState| {
-            let TierState { versions, waiting, error, read_only, single_writer, greatest, .. } = state;
+            let TierState { versions, others, waiting, error, read_only, single_writer, greatest, .. } =
+                state;
             let why = (error.clone(), read_only.clone(), single_writer.clone());
-            (versions.clone(), waiting.clone(), why, *greatest)
+            (versions.clone(), others.clone(), waiting.clone(), why, *greatest)
         };
         let before = told(state);
         change(state);
@@ -300,7 +385,11 @@ impl Worker {
     }
 }
 
-/// What is wrong with images at their source.
+fn stays(epoch: u64, why: &impl std::fmt::Display) -> String {
+    bounded(format!("image {epoch} stays where it is: {why}"))
+}
+
+/// What is wrong with images at their source, or with their places on the tier.
 #[derive(Default)]
 struct Problem {
     said: Option<String>,
@@ -310,9 +399,17 @@ struct Problem {
 
 impl Problem {
     fn note(&mut self, epoch: u64, error: TierError) {
-        self.said = Some(bounded(format!("image {epoch} stays where it is: {error}")));
+        self.said = Some(stays(epoch, &error));
         if error.is_transient() {
             self.passing = Some(error);
+        }
+    }
+
+    /// Another run's images in the places of ours come before what follows from that.
+    fn note_others(&mut self, wanted: &[u64], others: &BTreeMap<u64, OtherImage>) {
+        if let Some(other) = others.values().find(|other| wanted.contains(&other.image)) {
+            let why = format!("{other}; {}", other.remedy());
+            self.said = Some(stays(other.image, &why));
         }
     }
 

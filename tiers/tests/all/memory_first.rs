@@ -49,6 +49,8 @@ fn move_down(job: &Job, keep: usize) {
         pack: false,
         on_thread: || (),
         on_failure: Box::new(|_, _| ()),
+        on_other: Box::new(|_, _| ()),
+        host_of: |_| Some("pfs".into()),
     };
     let states = settled(&Cascade::start(options).unwrap());
     assert!(states[0].error.is_none() && states[0].waiting.is_empty(), "{states:?}");

@@ -93,6 +93,25 @@ pub fn cascade(
     rules: &[&str],
     open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
 ) -> Cascade {
+    start(job, rules, open, |_| ())
+}
+
+/// One whose tier's other images are told.
+pub fn cascade_that_tells(
+    job: &Job,
+    rules: &str,
+    open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
+    tell: impl Fn(u64) + Send + Sync + 'static,
+) -> Cascade {
+    start(job, &[rules], open, tell)
+}
+
+fn start(
+    job: &Job,
+    rules: &[&str],
+    open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
+    tell: impl Fn(u64) + Send + Sync + 'static,
+) -> Cascade {
     let tiers = rules.iter().map(|rules| format!("dir=/{rules}").parse().unwrap()).collect();
     let options = CascadeOptions {
         job: job.clone(),
@@ -104,6 +123,8 @@ pub fn cascade(
         pack: false,
         on_thread: || (),
         on_failure: Box::new(|_, _| ()),
+        on_other: Box::new(move |_, other| tell(other.image)),
+        host_of: |_| Some("pfs".into()),
     };
     Cascade::start(options).unwrap()
 }
@@ -279,8 +300,9 @@ fn another_job_of_the_same_folder_is_left_alone() {
     settled(&first);
     let other = World::checkpoints(&dir.0.join("other"), 3);
     let second = cascade(&other.job, &["pfs"], open_at(&root));
-    let states = until(&second, "a failure", |states| states[0].failures > 0);
-    assert!(states[0].error.as_ref().unwrap().contains("of another image"), "{states:?}");
+    let states = settled(&second);
+    assert!(states[0].error.as_ref().unwrap().contains("there is another one"), "{states:?}");
+    assert_eq!((numbers(&states[0].versions), numbers(&states[0].waiting)), (vec![], vec![1, 2, 3]));
     comes_back(&root, &dir.0.join("back"), 2, &one.then[1]);
 }
 
@@ -429,7 +451,7 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
 }
 
 /// All files were written two days ago.
-fn age(folder: &Path) {
+pub fn age(folder: &Path) {
     let then = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
     for entry in fs::read_dir(folder).unwrap() {
         let file = fs::File::options().append(true).open(entry.unwrap().path()).unwrap();

@@ -83,6 +83,8 @@ impl World {
             pack: false,
             on_thread: || (),
             on_failure: Box::new(|_, _| ()),
+            on_other: Box::new(|_, _| ()),
+            host_of: |_| Some("pfs".into()),
         })
         .unwrap()
     }
@@ -316,7 +318,12 @@ fn prune(model: &Model, faults: &Faults) -> Result<u64, TierError> {
     let place = TierFolder::new(Arc::new(tier), FOLDER).unwrap();
     let survey = hygiene::survey(&place)?;
     let wish = Wish::Rules(Retention { keep: Some(1), ..Retention::default() });
-    let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
+    let holds = TierHolds {
+        wish,
+        versions: survey.versions.clone(),
+        waiting: BTreeSet::new(),
+        others: BTreeSet::new(),
+    };
     let plan = policy::prune(&[holds], false);
     let going = plan.removals.iter().map(|removal| removal.version).collect();
     hygiene::remove(&place, &survey, &going, &survey.leftovers(&BTreeSet::new()))
