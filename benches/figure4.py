@@ -1,5 +1,5 @@
-"""Two real codes with heaps of 500 MB and more: what history, address order and sync add to their run time, by the
-bound on copies (figure 4 of AI-Ckpt); `make bench-figure4`.
+"""Two real codes with heaps of 500 MB and more: what history, AI-Ckpt's own order, address order and sync add to their
+run time, by the bound on copies (figure 4 of AI-Ckpt); `make bench-figure4`.
 
 LAMMPS from Debian (melt.in, 1.7 million atoms) and a code with the memory pattern of an atmospheric model
 (programs/lattice.c), one thread each. Checkpoints are asked for from outside when the program has printed certain
@@ -7,7 +7,8 @@ steps. As in the paper the store has 55 MB/s and pages are caught one by one (en
 long as the flush of an image, nearly.
 
 Environment, all optional:
-  CODES="lattice lammps"     BOUNDS="4 16 64 256" (MiB)     ENGINES="slots" (also: fork)     ORDERS="history address"
+  CODES="lattice lammps"     BOUNDS="0 4 16 64 256" (MiB)     ENGINES="slots" (also: fork)
+  ORDERS="history classes address"
   RATE=55000000              bytes per second of the store; with 220000000 a quarter of the STEPS is enough
   STEPS=72                   steps per run, for both codes (else 72 of lattice, 28 of LAMMPS)
   CHECKPOINTS="18 36 54"     the steps after which an image is taken (else after each quarter but the last)
@@ -20,9 +21,9 @@ import shutil
 import kit
 
 CODES = os.environ.get("CODES", "lattice lammps").split()
-BOUNDS = kit.numbers("BOUNDS", "4 16 64 256", int)
+BOUNDS = kit.numbers("BOUNDS", "0 4 16 64 256", int)
 ENGINES = os.environ.get("ENGINES", "slots").split()
-ORDERS = os.environ.get("ORDERS", "history address").split()
+ORDERS = os.environ.get("ORDERS", "history classes address").split()
 RATE = int(os.environ.get("RATE", "55000000"))
 STEPS = {"lattice": 72, "lammps": 28}
 REPEAT = int(os.environ.get("REPEAT", "1"))
@@ -91,10 +92,10 @@ def measure(bench, code, options, checkpoints=()):
     return runs[len(runs) // 2]
 
 
-def row(title, base, one):
-    """One line of the table."""
+def row(title, base, one, sync):
+    """One line of the table; `sync`: what sync adds."""
     if one is None:
-        return [*title, "failed", *[""] * 8]
+        return [*title, "failed", *[""] * 9]
     took, images = one
     counts = [
         sum(kit.dig(image, f"epoch.flush.{name}") for image in images) // len(images)
@@ -105,6 +106,7 @@ def row(title, base, one):
         *title,
         f"{took - base:.2f}",
         f"{100 * (took - base) / base:.1f}",
+        f"{100 * (1 - (took - base) / sync):.0f}" if sync > 0 else "",
         f"{kit.median(kit.dig(image, 'flush.flush_ns') for image in images) / 1e9:.2f}",
         *counts,
         sum(after) // len(after) if after else "",
@@ -114,17 +116,20 @@ def row(title, base, one):
 
 
 def compare(found, base):
-    """What history adds less than address order, by bound and engine; what cannot be told from nothing is left out."""
+    """What history and classes add less than address order; what cannot be told from nothing is left out."""
     added = {tuple(title): one[0] - base for title, one in found if one}
     for bound in BOUNDS:
         for engine in ENGINES:
-            history, address = (added.get((bound, engine, order)) for order in ("history", "address"))
-            if history and address and history > 0.02 * base:
-                times = f"{address / history:.2f} times"
-                print(f"\n{bound} MiB, {engine}: address order adds {times} what history adds.")
+            for order in ("history", "classes"):
+                ours, address = (added.get((bound, engine, one)) for one in (order, "address"))
+                if ours and address and ours > 0.02 * base:
+                    times = f"{address / ours:.2f} times"
+                    print(f"\n{bound} MiB, {engine}: address order adds {times} what {order} adds.")
 
 
-HEAD = "bound, MiB|engine|order|added, s|added, %|flush, s|WAIT|COW|AVOIDED|AFTER|peak, MiB|held, s".split("|")
+HEAD = (
+    "bound, MiB|engine|order|added, s|added, %|saved against sync, %|flush, s|WAIT|COW|AVOIDED|AFTER|peak, MiB|held, s"
+).split("|")
 
 
 def measure_code(bench, code):
@@ -144,7 +149,8 @@ def measure_code(bench, code):
         found.append((title, measure(bench, code, options, code.checkpoints)))
     after = measure(bench, code, []) or before
     base = (before[0] + after[0]) / 2
-    rows = [row(title, base, one) for title, one in found]
+    sync = next((one[0] - base for title, one in found if title[1] == "sync" and one), 0.0)
+    rows = [row(title, base, one, sync) for title, one in found]
     print(
         f"\n### {code.name}: {code.steps} steps in {base:.2f} s without checkpoints "
         f"({before[0]:.2f} before, {after[0]:.2f} after), "

@@ -19,12 +19,17 @@ from dataclasses import dataclass
 
 @dataclass
 class Epoch:
-    """How an epoch went: seconds by which the program was late, and how its first writes went."""
+    """How an epoch went: seconds by which the program was late, and the pages by how their first writes went, each in
+    the order of writing."""
 
     delay: float
-    wait: int
-    copied: int
-    avoided: int
+    waited: list
+    copies: list
+    passed: list
+
+    wait = property(lambda self: len(self.waited))
+    copied = property(lambda self: len(self.copies))
+    avoided = property(lambda self: len(self.passed))
 
 
 class Flusher:
@@ -74,7 +79,7 @@ def simulate(writes, order, pace, store, bound, copies_first=True):
     seconds per page; bound: copies that may exist at once.
     """
     flusher = Flusher(order, copies_first)
-    wait = copied = avoided = 0
+    waits, copies, passed = [], [], []
     next_write = 0
     ready = 0.0  # when the program comes to its next write
     clock = 0.0  # when the flusher takes its next page
@@ -86,10 +91,10 @@ def simulate(writes, order, pace, store, bound, copies_first=True):
         while waited is None and next_write < len(writes) and ready < finished:
             page = writes[next_write]
             if flusher.stored[page]:
-                avoided += 1
+                passed.append(page)
             elif flusher.used < bound:
                 flusher.copy(page)
-                copied += 1
+                copies.append(page)
             else:
                 waited = page
                 break
@@ -100,19 +105,19 @@ def simulate(writes, order, pace, store, bound, copies_first=True):
         flusher.finish(page_in_store)
         clock = finished
         if waited is not None and flusher.stored[waited]:
+            waits.append(waited)
             waited = None
-            wait += 1
             next_write += 1
             ready = finished + pace
         elif waited is not None and flusher.used < bound:
             # room was made by another page: a copy will do
             flusher.copy(waited)
+            copies.append(waited)
             waited = None
-            copied += 1
             next_write += 1
             ready = finished + pace
     # rounding may leave a little less than nothing
-    return Epoch(delay=max(0.0, ready - pace * len(writes)), wait=wait, copied=copied, avoided=avoided)
+    return Epoch(max(0.0, ready - pace * len(writes)), waits, copies, passed)
 
 
 def writing_order(pattern, pages):
@@ -140,7 +145,8 @@ def added(strategy, pattern, pages, iteration, flush, bound, epochs):
 
     sync: the program stands still while the region is flushed. address: every epoch in address order. history: the
     first epoch knows nothing, so it goes by address with holders of copies first; all later ones know what will come.
-    best: knows what will come in every epoch.
+    classes: each epoch stores what the one before waited for, then what it copied, then what was stored in time, each
+    in the order of writing. best: knows what will come in every epoch.
     """
     if strategy == "sync":
         return flush * epochs
@@ -151,4 +157,10 @@ def added(strategy, pattern, pages, iteration, flush, bound, epochs):
         return best * epochs
     if strategy == "address":
         return simulate(writes, by_address, pace, store, bound, copies_first=False).delay * epochs
+    if strategy == "classes":
+        order, delay = by_address, 0.0
+        for _ in range(epochs):
+            epoch = simulate(writes, order, pace, store, bound)
+            order, delay = [*epoch.waited, *epoch.copies, *epoch.passed], delay + epoch.delay
+        return delay
     return simulate(writes, by_address, pace, store, bound).delay + best * (epochs - 1)

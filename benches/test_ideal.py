@@ -44,6 +44,15 @@ class Ideal(unittest.TestCase):
         self.assertAlmostEqual(epoch.delay, 100.0)
         self.assertEqual(epoch.wait, 100)
 
+    def test_classes_are_better_than_addresses_and_no_better_than_what_will_come(self):
+        for pattern in ("random", "descending"):
+            for pace in (0.5, 1.0):
+                best, classes, address = (
+                    ideal.added(order, pattern, 512, pace, 1.0, 32, 3) for order in ("best", "classes", "address")
+                )
+                self.assertLessEqual(best, classes + 1e-9)
+                self.assertLess(classes, address)
+
     def test_a_slow_program_is_not_delayed_by_a_known_order(self):
         self.assertLess(ideal.added("best", "random", 256, 2.0, 1.0, 16, 3), 1e-9)
         self.assertGreater(ideal.added("address", "random", 256, 0.5, 1.0, 16, 3), 0.5)

@@ -120,7 +120,7 @@ pub struct AccessCounts {
 pub struct EpochFigures {
     /// How changes are found: "userfaultfd" or "hashes".
     pub tracker: String,
-    /// Order of the flush: "history", "address" or "sync".
+    /// Order of the flush: "history", "classes", "address" or "sync".
     pub order: String,
     /// Pages of memory that is tracked, present at the cut.
     pub pages_tracked: u64,

@@ -91,7 +91,7 @@ pub trait PageSource: Sync {
     /// Number of pages that [`PageSource::take`] hands out in all.
     fn pages(&self) -> PageCount;
     /// Takes what is to be flushed next: appends runs of at most `most` pages in all to `into`. Nothing appended: all
-    /// is taken. No page is handed out twice.
+    /// is taken. No page is handed out twice, but those that were taken back.
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>);
     /// Fills `buffer` with the content of `buffer.len() / PAGE_SIZE` pages from `start` on. `false`: they are not
     /// there any more (only a running program may say so), and the image goes without what was asked for.
@@ -102,6 +102,12 @@ pub trait PageSource: Sync {
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError>;
     /// `run` is stored durably enough that the source need not keep it. Must not block for long.
     fn release(&self, run: PageRun);
+    /// Asked between two frames: whether a thread of the program waits for a page that is not stored. Then the source
+    /// takes back what it has handed out in `rest`, of which nothing was read, and hands out first what is waited for.
+    /// The last run of `rest` is the one that would be next.
+    fn make_way(&self, _rest: &mut Vec<PageRun>) -> bool {
+        false
+    }
     /// The program is short of room for copies: do without compression.
     fn is_urgent(&self) -> bool;
     /// There are pages of several processes, which may be the same.

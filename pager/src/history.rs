@@ -147,6 +147,10 @@ impl History {
             .find_map(|epoch| Some((epoch.flushed(), epoch.flush_us()?)));
         merged.with_speed(speed)
     }
+    /// What the epoch before says, and nothing else: AI-Ckpt's way, see the head of the file.
+    pub fn last(&self) -> Prediction {
+        Prediction::merge(self.epoch(1))
+    }
 
     /// The history as bytes, little-endian: mark, version (u16), scores (4 times u16 permille, u32 comparisons), number
     /// of epochs (u8); then each epoch, oldest first: duration of its flush (u64, us; 0:
@@ -360,6 +364,12 @@ mod tests {
             let next = &orders[12 % turns];
             let ranks: Vec<_> = next.iter().map(|page| prediction.rank(run(*page, 1).start)).collect();
             assert!(ranks.is_sorted());
+            // The epoch before had another order.
+            let last = history.last();
+            let ranks = |order: &[u64]| -> Vec<_> {
+                order.iter().map(|page| last.rank(run(*page, 1).start)).collect()
+            };
+            assert!(ranks(&orders[11 % turns]).is_sorted() && !ranks(next).is_sorted());
         }
     }
 

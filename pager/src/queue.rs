@@ -6,6 +6,9 @@
 //! clears it, so that each page goes out exactly once although it may stand in several queues. Every step of a
 //! selection removes an entry or a page: O(1) amortised.
 //!
+//! A worker takes many pages at once. While a thread waits it gives back those that it has not read
+//! ([`FlushQueue::make_way`]): the page that is waited for may be among them, or would have to wait for them.
+//!
 //! AI-Ckpt, algorithm 4 (SELECT_PAGE, HPDC'13). Avoided here: `WaitedPage` is one variable there, which several
 //! waiting threads overwrite (here a set, first come first served); the search for the next page is linear, O(n^2) for
 //! a flush; and CHECKPOINT waits for a flag that is never signalled (here the end is [`FlushQueue::take`] handing out
@@ -16,7 +19,7 @@
 //!
 //! All interleavings: `RUSTFLAGS="--cfg loom" cargo test -p holdfast-pager --release`.
 
-use crate::chunk::{Bits, WORDS, has, locate, masks, pieces, run_at, set};
+use crate::chunk::{Bits, Piece, WORDS, has, locate, masks, pieces, run_at, set};
 use crate::order::{Order, arrange};
 use crate::prediction::Prediction;
 use holdfast_image::page_set::PageSet;
@@ -38,6 +41,8 @@ pub struct FlushQueue {
 /// A chunk of 2 MiB of which pages are (or were) to be stored.
 #[derive(Default)]
 struct Chunk {
+    /// Of the dirty set.
+    own: Bits,
     /// Not handed out yet.
     left: Bits,
     /// Is in `waited`.
@@ -52,6 +57,10 @@ struct State {
     left: u64,
     waited: VecDeque<Addr>,
     slots: VecDeque<Addr>,
+    /// Pages that threads wait for and that have been handed out.
+    out: Vec<Addr>,
+    /// What was given back; the last run is the next.
+    returned: Vec<PageRun>,
     /// All pages, in the order of the flush.
     runs: Vec<PageRun>,
     /// Index of the run that is being handed out, and the first page of it that has not been looked at.
@@ -72,6 +81,7 @@ impl FlushQueue {
         for piece in dirty.runs().iter().copied().flat_map(pieces) {
             let chunk = state.chunks.entry(piece.chunk).or_default();
             for (word, mask) in masks(piece) {
+                chunk.own[word] |= mask;
                 chunk.left[word] |= mask;
             }
         }
@@ -106,27 +116,27 @@ impl FlushQueue {
     }
     /// A thread waits for `page`: it goes out next. `false`: it is not here (handed out already, or was never dirty).
     pub fn promote(&self, page: Addr) -> bool {
-        self.put_ahead(page, |chunk| &mut chunk.waited, |state| &mut state.waited)
+        self.lock().promote(page)
+    }
+    /// These are all pages for which threads wait just now: they go out next, also those that a worker has and gives
+    /// back.
+    pub fn wait_for(&self, pages: &[Addr]) {
+        let state = &mut *self.lock();
+        state.out.clear();
+        for page in pages {
+            if !state.promote(*page) && state.is_own(*page) {
+                state.out.push(page.page_floor());
+            }
+        }
+    }
+    /// Whether a thread waits for a page. If so, takes back the runs of `rest`, of which nothing was read: they go out
+    /// after what is waited for and what holds a slot, the last run first.
+    pub fn make_way(&self, rest: &mut Vec<PageRun>) -> bool {
+        self.lock().make_way(rest)
     }
     /// `page` holds a slot: it goes out after the pages a thread waits for. `false`: it is not here.
     pub fn slot(&self, page: Addr) -> bool {
-        self.put_ahead(page, |chunk| &mut chunk.slots, |state| &mut state.slots)
-    }
-    /// Puts a page into one of the queues that come before the order, unless the chunk's bits say that it is there.
-    fn put_ahead(
-        &self,
-        page: Addr,
-        bits: fn(&mut Chunk) -> &mut Bits,
-        queue: fn(&mut State) -> &mut VecDeque<Addr>,
-    ) -> bool {
-        let (number, place) = locate(page);
-        let state = &mut *self.lock();
-        let chunk = state.chunks.get_mut(&number).filter(|chunk| has(&chunk.left, place));
-        let fresh = chunk.map(|chunk| set(bits(chunk), place));
-        if fresh == Some(true) {
-            queue(state).push_back(page.page_floor());
-        }
-        fresh.is_some()
+        self.lock().put_ahead(page, |chunk| &mut chunk.slots, |state| &mut state.slots)
     }
 }
 
@@ -149,6 +159,63 @@ impl Batch<'_> {
 }
 
 impl State {
+    fn promote(&mut self, page: Addr) -> bool {
+        self.put_ahead(page, |chunk| &mut chunk.waited, |state| &mut state.waited)
+    }
+    /// Puts a page into one of the queues that come before the order, unless the chunk's bits say that it is there.
+    fn put_ahead(
+        &mut self,
+        page: Addr,
+        bits: fn(&mut Chunk) -> &mut Bits,
+        queue: fn(&mut State) -> &mut VecDeque<Addr>,
+    ) -> bool {
+        let (number, place) = locate(page);
+        let chunk = self.chunks.get_mut(&number).filter(|chunk| has(&chunk.left, place));
+        let fresh = chunk.map(|chunk| set(bits(chunk), place));
+        if fresh == Some(true) {
+            queue(self).push_back(page.page_floor());
+        }
+        fresh.is_some()
+    }
+    fn is_own(&self, page: Addr) -> bool {
+        let (number, place) = locate(page);
+        self.chunks.get(&number).is_some_and(|chunk| has(&chunk.own, place))
+    }
+
+    fn make_way(&mut self, rest: &mut Vec<PageRun>) -> bool {
+        if self.out.is_empty() && self.waited.is_empty() {
+            return false;
+        }
+        rest.retain(|run| !self.take_back(*run));
+        for page in std::mem::take(&mut self.out) {
+            if !self.promote(page) {
+                self.out.push(page);
+            }
+        }
+        true
+    }
+    /// `false`: it is not of the dirty set as a whole, and so of another source.
+    fn take_back(&mut self, run: PageRun) -> bool {
+        let is_own = |piece: Piece| {
+            let chunk = self.chunks.get(&piece.chunk);
+            chunk.is_some_and(|chunk| masks(piece).all(|(word, mask)| chunk.own[word] & mask == mask))
+        };
+        if !pieces(run).all(is_own) {
+            return false;
+        }
+        for piece in pieces(run) {
+            let Some(chunk) = self.chunks.get_mut(&piece.chunk) else { continue };
+            for (word, mask) in masks(piece) {
+                self.left += u64::from((mask & !chunk.left[word]).count_ones());
+                chunk.left[word] |= mask;
+                chunk.waited[word] &= !mask;
+                chunk.slots[word] &= !mask;
+            }
+        }
+        self.returned.push(run);
+        true
+    }
+
     fn take(&mut self, most: u64, into: &mut Vec<PageRun>) {
         let before = into.len();
         let mut batch = Batch { into, before, room: most };
@@ -164,6 +231,15 @@ impl State {
             && let Some(page) = self.slots.pop_front()
         {
             self.claim(PageRun { start: page, pages: PageCount(1) }, &mut batch);
+        }
+        while batch.room > 0
+            && let Some(run) = self.returned.pop()
+        {
+            let looked_at = self.claim(run, &mut batch);
+            if looked_at < run.pages.0 {
+                let start = Addr(run.start.0 + looked_at * PAGE_SIZE);
+                self.returned.push(PageRun::between(start, run.end()));
+            }
         }
         while batch.room > 0
             && let (index, done) = self.next
@@ -206,203 +282,7 @@ impl State {
 const _: () = assert!(WORDS == 8);
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::access::{Access, Tick};
-    use crate::history::History;
-    use crate::rank::Rank;
-    use crate::recorder::Recorder;
-    use proptest::prelude::*;
-
-    const WORLD: std::ops::Range<u64> = 480..560;
-
-    fn run(from: u64, pages: u64) -> PageRun {
-        PageRun { start: Addr(from * PAGE_SIZE), pages: PageCount(pages) }
-    }
-    fn numbers(runs: &[PageRun]) -> Vec<u64> {
-        runs.iter().flat_map(|run| run.start.0 / PAGE_SIZE..run.end().0 / PAGE_SIZE).collect()
-    }
-    fn take(queue: &FlushQueue, most: u64) -> Vec<u64> {
-        let mut runs = Vec::new();
-        queue.take(PageCount(most), &mut runs);
-        numbers(&runs)
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Take(u64),
-        Promote(u64),
-        Slot(u64),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            3 => (0..20_u64).prop_map(Step::Take),
-            2 => WORLD.prop_map(Step::Promote),
-            2 => WORLD.prop_map(Step::Slot),
-        ];
-        prop::collection::vec(step, 0..60)
-    }
-
-    /// First writes at random times, over pages that are flushed before, after or never.
-    fn prediction(writes: &[(u64, u64)]) -> Prediction {
-        let all: PageSet = [run(WORLD.start, WORLD.end - WORLD.start)].into_iter().collect();
-        let mut recorder = Recorder::new(&all, &all);
-        for (index, (page, kind)) in writes.iter().enumerate() {
-            let at_us = index as u64 * 20_000;
-            match kind {
-                0 => recorder.waited(Addr(page * PAGE_SIZE), at_us),
-                1 => recorder.stored(run(*page, 1)),
-                2 if index > 30 => recorder.flush_done(at_us),
-                _ => {}
-            }
-            recorder.written(run(*page, 1), at_us);
-        }
-        let mut history = History::new();
-        history.push(recorder.finish());
-        history.predict()
-    }
-
-    /// The naive list: pages in the order of the flush, and what is ahead of them.
-    struct Model {
-        list: Vec<u64>,
-        waited: Vec<u64>,
-        slots: Vec<u64>,
-    }
-
-    impl Model {
-        fn take(&mut self, most: usize) -> Vec<u64> {
-            let mut taken = Vec::new();
-            let mut from = |queue: &mut Vec<u64>| {
-                let count = (most - taken.len()).min(queue.len());
-                taken.extend(queue.drain(..count));
-                !taken.is_empty()
-            };
-            if !from(&mut self.waited) {
-                self.slots.retain(|page| self.list.contains(page));
-                from(&mut self.slots);
-                let mut rest: Vec<u64> =
-                    self.list.iter().copied().filter(|page| !taken.contains(page)).collect();
-                let count = (most - taken.len()).min(rest.len());
-                taken.extend(rest.drain(..count));
-            }
-            self.list.retain(|page| !taken.contains(page));
-            taken
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 1000 }))]
-        #[test]
-        fn the_queue_is_what_the_naive_list_says(
-            dirty in prop::collection::vec((WORLD, 1..12_u64), 0..8),
-            first in prop::collection::vec((WORLD, 1..12_u64), 0..3),
-            writes in prop::collection::vec((WORLD, 0..4_u64), 0..60),
-            order in prop::sample::select(vec![Order::History, Order::Classes, Order::Address]),
-            room in 0..40_u64,
-            steps in steps(),
-        ) {
-            let dirty: PageSet = dirty.iter().map(|(from, pages)| run(*from, *pages)).collect();
-            let first: Vec<PageRun> = first.iter().map(|(from, pages)| run(*from, *pages)).collect();
-            let prediction = prediction(&writes).with_copies(PageCount(room));
-            let queue = FlushQueue::new(&dirty, order, Some(&prediction), &first);
-
-            let first: PageSet = first.into_iter().collect();
-            let mut list = numbers(&arrange(&dirty.intersection(&first), order, Some(&prediction)));
-            list.extend(numbers(&arrange(&dirty.difference(&first), order, Some(&prediction))));
-            prop_assert_eq!(list.len() as u64, dirty.pages().0);
-            let mut model = Model { list, waited: Vec::new(), slots: Vec::new() };
-            for step in &steps {
-                match *step {
-                    Step::Take(most) => prop_assert_eq!(take(&queue, most), model.take(most as usize)),
-                    Step::Promote(page) => {
-                        let here = model.list.contains(&page);
-                        prop_assert_eq!(queue.promote(Addr(page * PAGE_SIZE + 17)), here);
-                        if here && !model.waited.contains(&page) {
-                            model.waited.push(page);
-                        }
-                    }
-                    Step::Slot(page) => {
-                        let here = model.list.contains(&page);
-                        prop_assert_eq!(queue.slot(Addr(page * PAGE_SIZE)), here);
-                        if here && !model.slots.contains(&page) {
-                            model.slots.push(page);
-                        }
-                    }
-                }
-                prop_assert_eq!(queue.left().0, model.list.len() as u64);
-            }
-            while !model.list.is_empty() {
-                prop_assert_eq!(take(&queue, 7), model.take(7));
-            }
-            prop_assert!(take(&queue, 7).is_empty());
-            prop_assert_eq!(queue.pages(), dirty.pages());
-        }
-
-        #[test]
-        fn the_order_is_that_of_the_ranks_but_for_joined_neighbours(
-            writes in prop::collection::vec((WORLD, 0..4_u64), 0..80),
-        ) {
-            let dirty: PageSet = [run(WORLD.start - 5, WORLD.end - WORLD.start + 10)].into_iter().collect();
-            let prediction = prediction(&writes);
-            let runs = arrange(&dirty, Order::Classes, Some(&prediction));
-            let earliest = |run: &PageRun| {
-                let ranks = numbers(&[*run]).into_iter().map(|page| prediction.rank(Addr(page * PAGE_SIZE)));
-                ranks.min().unwrap()
-            };
-            prop_assert!(runs.iter().map(earliest).is_sorted());
-            for run in &runs {
-                let accesses = numbers(&[*run]).into_iter().map(|page| prediction.get(Addr(page * PAGE_SIZE)));
-                let classes: Vec<Option<Access>> = accesses.map(|page| page.map(|page| page.access)).collect();
-                prop_assert!(classes.windows(2).all(|pair| pair[0] == pair[1]), "{classes:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn classes_come_in_the_order_of_the_paper() {
-        let page =
-            |access, at_us| Some(crate::PageAccess { access, at: Tick::from_us(at_us), flushed: true });
-        let order = [
-            page(Access::Wait, 900_000),
-            page(Access::Cow, 100),
-            page(Access::Cow, 800_000),
-            page(Access::Avoided, 50),
-            page(Access::After, 1_000_000),
-            None,
-            page(Access::Untouched, 0),
-        ];
-        assert!(order.map(Rank::of).is_sorted());
-        let elsewhere = crate::PageAccess { access: Access::Avoided, at: Tick::from_us(200), flushed: false };
-        assert!(
-            Rank::of(Some(elsewhere)) > Rank::of(order[1]) && Rank::of(Some(elsewhere)) < Rank::of(order[2])
-        );
-    }
-
-    #[test]
-    fn a_descending_program_is_flushed_descending_in_long_runs() {
-        let all = run(4096, 4096);
-        let dirty: PageSet = [all].into_iter().collect();
-        let mut recorder = Recorder::new(&dirty, &dirty);
-        for step in 0..128_u64 {
-            recorder.written(run(4096 + 4096 - (step + 1) * 32, 32), step * 2000);
-        }
-        let mut history = History::new();
-        history.push(recorder.finish());
-        let prediction = history.predict();
-        assert!(prediction.is_hot(all.start));
-        assert_eq!(prediction.hot(&dirty), dirty);
-        let runs = arrange(&dirty, Order::History, Some(&prediction));
-        assert!(runs.len() <= 128, "{} runs", runs.len());
-        assert!(runs.windows(2).all(|pair| pair[0].start > pair[1].start));
-        // Within a run the flush goes upwards, against the program.
-        assert!(runs.iter().all(|run| run.pages.0 <= 64), "{runs:?}");
-        for first in [&[][..], &[all]] {
-            let queue = FlushQueue::new(&dirty, Order::History, Some(&prediction), first);
-            assert_eq!(take(&queue, 32), (8160..8192).collect::<Vec<_>>());
-        }
-    }
-}
+mod tests;
 
 #[cfg(all(test, loom))]
 mod interleavings {
@@ -451,6 +331,43 @@ mod interleavings {
                 assert_eq!(own, [PageRun { start: page(512), pages: PageCount(1) }]);
             }
             assert!(!queue.promote(page(512)));
+        });
+    }
+
+    /// A worker gives pages back while a thread begins to wait for one of them and another worker takes: each page
+    /// goes out once more than it was given back.
+    #[test]
+    fn giving_back_and_waiting() {
+        loom::model(|| {
+            let dirty: PageSet = [PageRun { start: page(510), pages: PageCount(4) }].into_iter().collect();
+            let queue = Arc::new(FlushQueue::new(&dirty, Order::Address, None, &[]));
+            let waiter = {
+                let queue = queue.clone();
+                thread::spawn(move || queue.wait_for(&[page(512)]))
+            };
+            let other = {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    let mut runs = Vec::new();
+                    queue.take(PageCount(1), &mut runs);
+                    runs
+                })
+            };
+            let (mut own, mut seen) = (Vec::new(), Vec::new());
+            queue.take(PageCount(3), &mut own);
+            while let Some(run) = own.pop() {
+                if queue.make_way(&mut own) {
+                    assert!(own.is_empty());
+                }
+                seen.extend(numbers(&[run]));
+            }
+            waiter.join().unwrap();
+            seen.extend(numbers(&other.join().unwrap()));
+            queue.take(PageCount(1), &mut own);
+            queue.take(PageCount(4), &mut own);
+            seen.extend(numbers(&own));
+            seen.sort_unstable();
+            assert_eq!((queue.left(), seen), (PageCount(0), vec![510, 511, 512, 513]));
         });
     }
 

@@ -2,7 +2,9 @@
 //! release.
 //!
 //! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
-//! takes the next part of the source's runs, in the source's order, when it has stored the last one.
+//! takes the next part of the source's runs, in the source's order, when it has stored the last one. Between two frames
+//! it asks whether a thread of the program waits for a page; then the rest of the part goes back, and the next frames
+//! are short, for what comes while a frame is being stored has to wait for it.
 //! Invariants: memory is bounded (about 9 MiB a worker, 8 MiB more where the source packs, 16 MiB more where compressed
 //! pages of the parent have to be compared, besides the index and 16 bytes for the hash of each page); a run
 //! is released only when its content lies in a staging buffer or in the file; pages of a long run stay together in the
@@ -38,6 +40,9 @@ const LONG_RUN_PAGES: u64 = 64;
 const PART_PAGES: (u64, u64) = (1 << 8, 1 << 16);
 /// Most pages of a frame when the rate is bounded: what is stored must be released soon.
 const SLOW_FRAME_PAGES: u64 = 16;
+/// So many frames are short after a thread has waited, and so many seconds long.
+const SHORT_FRAMES: u64 = 64;
+const SHORT_FRAME_S: f64 = 150e-6;
 /// Parts per worker that the whole flush is divided into, within these limits.
 const PARTS_PER_WORKER: u64 = 64;
 
@@ -99,6 +104,8 @@ pub(crate) struct Shared<'a> {
     /// Processors that pack frames.
     processors: usize,
     pub(crate) read_pages: AtomicU64,
+    /// Frames that are still to be short.
+    short_frames: AtomicU64,
     done_pages: AtomicU64,
     pub(crate) failed: AtomicBool,
 }
@@ -115,6 +122,7 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
         total_pages,
         processors: thread::available_parallelism().map_or(1, |cores| cores.get().min(lanes.len())),
         read_pages: AtomicU64::new(0),
+        short_frames: AtomicU64::new(0),
         done_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
@@ -126,6 +134,27 @@ impl Shared<'_> {
     pub(crate) fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
         self.pass.source.take(PageCount(self.part_pages), part);
+    }
+
+    /// To be called between two frames; the last run of `rest` would be the next.
+    fn make_way(&self, rest: &mut Vec<PageRun>) -> bool {
+        let is_awaited = self.pass.source.make_way(rest);
+        if is_awaited {
+            self.short_frames.store(SHORT_FRAMES, Ordering::Relaxed);
+        } else {
+            let less = |left: u64| left.checked_sub(1);
+            let _ = self.short_frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+        is_awaited
+    }
+
+    /// Most pages of the next frame.
+    fn next_frame_pages(&self) -> u64 {
+        if self.short_frames.load(Ordering::Relaxed) == 0 {
+            return self.frame_pages;
+        }
+        let pages = self.relief().link * SHORT_FRAME_S / PAGE_SIZE as f64;
+        (pages as u64).clamp(1, self.frame_pages)
     }
 
     /// Nothing more is to be done with these pages.
@@ -201,35 +230,54 @@ impl<'a> Worker<'a> {
 
     fn store_parts(&mut self) -> Result<(), StoreError> {
         let mut part = Vec::new();
-        let (mut long, mut scattered) = (Gathering::new(), Gathering::new());
-        let frame_pages = self.shared.frame_pages;
+        let mut frames = [Gathering::new(), Gathering::new()];
         loop {
             self.shared.take(&mut part);
             if part.is_empty() {
-                return self.store(&mut scattered);
+                return self.store(&mut frames[0]);
             }
             self.store_packed(&mut part)?;
-            for run in &part {
-                if self.shared.failed.load(Ordering::Relaxed) {
-                    return Ok(()); // Another worker has the reason.
-                }
-                if run.pages.0 < LONG_RUN_PAGES.min(frame_pages) {
-                    if scattered.filled + run.pages.0 > frame_pages {
-                        self.store(&mut scattered)?;
-                    }
-                    self.read(*run, &mut scattered)?;
-                    continue;
-                }
-                let running = || !self.shared.failed.load(Ordering::Relaxed);
-                for piece in pieces(*run, frame_pages).take_while(|_| running()) {
-                    self.read(piece, &mut long)?;
-                    self.store(&mut long)?;
-                }
+            part.reverse();
+            let made_way = self.store_part(&mut part, &mut frames)?;
+            if self.shared.failed.load(Ordering::Relaxed) {
+                return Ok(()); // Another worker has the reason.
             }
-            if self.shared.pass.options.part_pages.is_some() || self.shared.pass.source.is_urgent() {
-                self.store(&mut scattered)?;
+            let is_bounded = self.shared.pass.options.part_pages.is_some();
+            if made_way || is_bounded || self.shared.pass.source.is_urgent() {
+                self.store(&mut frames[0])?;
             }
         }
+    }
+
+    /// Stores the runs of a part, the last one first, until they are all stored or given back. Short ones are gathered
+    /// in the first frame, long ones have frames of their own. Returns whether a thread waits.
+    fn store_part(
+        &mut self,
+        part: &mut Vec<PageRun>,
+        [scattered, long]: &mut [Gathering; 2],
+    ) -> Result<bool, StoreError> {
+        let mut is_awaited = self.shared.make_way(&mut Vec::new());
+        while !self.shared.failed.load(Ordering::Relaxed)
+            && let Some(run) = part.pop()
+        {
+            let frame_pages = self.shared.next_frame_pages();
+            if run.pages.0 < LONG_RUN_PAGES.min(frame_pages) {
+                if scattered.filled + run.pages.0 > frame_pages {
+                    self.store(scattered)?;
+                    part.push(run);
+                    is_awaited = self.shared.make_way(part);
+                } else {
+                    self.read(run, scattered)?;
+                }
+                continue;
+            }
+            let (piece, rest) = split(run, frame_pages);
+            part.extend(rest);
+            self.read(piece, long)?;
+            self.store(long)?;
+            is_awaited = self.shared.make_way(part);
+        }
+        Ok(is_awaited)
     }
 
     /// Reads a run into the frame and drops its zero pages and those that are as in the parent.
@@ -361,12 +409,11 @@ fn part_pages(total_pages: u64, workers: usize) -> u64 {
     even.next_multiple_of(MAX_FRAME_PAGES).clamp(PART_PAGES.0, PART_PAGES.1)
 }
 
-/// Cuts a long run into frames.
-fn pieces(run: PageRun, frame_pages: u64) -> impl Iterator<Item = PageRun> {
-    (0..run.pages.0).step_by(frame_pages as usize).map(move |page| PageRun {
-        start: Addr(run.start.0 + page * PAGE_SIZE),
-        pages: PageCount(frame_pages.min(run.pages.0 - page)),
-    })
+/// The first pages of a run, at most so many, and what is left of it.
+fn split(run: PageRun, pages: u64) -> (PageRun, Option<PageRun>) {
+    let first = PageRun { start: run.start, pages: PageCount(pages.min(run.pages.0)) };
+    let rest = PageRun::between(first.end(), run.end());
+    (first, (rest.pages.0 > 0).then_some(rest))
 }
 
 fn push_placed(placed: &mut Vec<(PageRun, u32)>, start: Addr, page: u32) {

@@ -524,6 +524,9 @@ impl PageSource for WithMore<'_> {
             self.source.release(run);
         }
     }
+    fn make_way(&self, rest: &mut Vec<PageRun>) -> bool {
+        self.source.make_way(rest)
+    }
     fn is_urgent(&self) -> bool {
         self.source.is_urgent()
     }

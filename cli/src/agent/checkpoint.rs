@@ -34,7 +34,7 @@ use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun, TakeList};
 use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Epoch, PageCount};
-use holdfast_pager::{FlushQueue, Order as QueueOrder};
+use holdfast_pager::{FlushQueue, Order as QueueOrder, Prediction};
 use holdfast_process::cuda::Suspended;
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
@@ -311,11 +311,13 @@ impl Attempt<'_> {
         first: &[PageRun],
         limit: Option<PageCount>,
     ) -> Arc<FlushQueue> {
-        let order = match self.settings.order {
-            OrderChoice::History => QueueOrder::History,
-            OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
+        let history = &self.carry_over.history;
+        let (order, prediction) = match self.settings.order {
+            OrderChoice::History => (QueueOrder::History, history.predict()),
+            OrderChoice::Classes => (QueueOrder::Classes, history.last()),
+            OrderChoice::Address | OrderChoice::Sync => (QueueOrder::Address, Prediction::default()),
         };
-        let prediction = self.carry_over.history.predict().with_copies(copies_for_order(cut.engine, limit));
+        let prediction = prediction.with_copies(copies_for_order(cut.engine, limit));
         let host = kept.map(|kept| cut.dirty.difference(kept.changed()));
         Arc::new(FlushQueue::new(host.as_ref().unwrap_or(&cut.dirty), order, Some(&prediction), first))
     }
@@ -326,6 +328,7 @@ impl Attempt<'_> {
             // By address is the flush that learns nothing, neither from before nor from what it sees: AI-Ckpt's
             // `async-no-pattern`.
             OrderChoice::Address | OrderChoice::Sync => None,
+            OrderChoice::Classes => Some(PageCount(0)),
             OrderChoice::History if self.carry_over.history.is_empty() => Some(PageCount(0)),
             OrderChoice::History => Some(PageCount(bound(limit) / 4 * 3)),
         }

@@ -57,6 +57,9 @@ impl PageSource for FlushSource<'_> {
         self.memory.release(run);
         self.monitor.stored(run);
     }
+    fn make_way(&self, rest: &mut Vec<PageRun>) -> bool {
+        self.queue.make_way(rest)
+    }
     fn is_urgent(&self) -> bool {
         self.monitor.is_urgent()
     }

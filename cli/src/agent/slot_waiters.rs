@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Time between two looks. A thread that waits for a page looks as often.
+/// Time between two looks, and while a thread waits for a page: it looks as often.
 const GAP: Duration = Duration::from_micros(100);
+const SHORT_GAP: Duration = Duration::from_micros(20);
+/// So many looks later the gap is the long one again: who has waited will mostly wait again at once.
+const SHORT_LOOKS: u32 = 50;
 
 /// Feeds queue and monitor until `over`.
 ///
@@ -26,16 +29,17 @@ pub fn run(
     copies_first: Option<PageCount>,
     over: &AtomicBool,
 ) {
+    holdfast_sys::clock::no_timer_slack();
     let mut copied = Vec::new();
+    let mut short_looks = 0_u32;
     while !over.load(Ordering::Relaxed) {
         let events = match guard.poll() {
             Ok(events) => events,
             Err(error) => return tracing::debug!(%error, "looking at the guarded program"),
         };
         let short = copies_first.is_some_and(|most| !events.waiting.is_empty() || events.used > most);
-        for page in events.waiting {
-            queue.promote(page);
-        }
+        short_looks = if events.waiting.is_empty() { short_looks.saturating_sub(1) } else { SHORT_LOOKS };
+        queue.wait_for(&events.waiting);
         for seen in events.seen {
             monitor.fault(&seen);
             if seen.class == Class::Cow && copies_first.is_some() {
@@ -47,6 +51,6 @@ pub fn run(
                 queue.slot(page);
             }
         }
-        thread::sleep(GAP);
+        thread::sleep(if short_looks > 0 { SHORT_GAP } else { GAP });
     }
 }

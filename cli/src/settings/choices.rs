@@ -32,6 +32,9 @@ pub enum OrderChoice {
     /// First the pages that the program will probably write first.
     #[default]
     History,
+    /// As AI-Ckpt (HPDC'13) does it: by the last image alone, first pages that the program waited for then, then those
+    /// that were copied for it, then those that it wrote after they were stored. For comparison.
+    Classes,
     /// By ascending address.
     Address,
     /// The program is stopped until its memory is stored (the same as `--engine sync`). For comparison.
@@ -43,6 +46,7 @@ impl OrderChoice {
     pub fn name(self) -> &'static str {
         match self {
             OrderChoice::History => "history",
+            OrderChoice::Classes => "classes",
             OrderChoice::Address => "address",
             OrderChoice::Sync => "sync",
         }

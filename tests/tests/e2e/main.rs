@@ -40,6 +40,7 @@ mod matrix;
 mod memory;
 mod messages;
 mod name_caches;
+mod order;
 mod other_ids;
 mod package;
 mod plain_job;

@@ -25,3 +25,4 @@ mod tiers;
 mod twins;
 mod two_hosts;
 mod unpacked;
+mod waited;
