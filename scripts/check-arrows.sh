@@ -18,7 +18,9 @@ allowed() {
         cuda-hooks/stand-in/ptx) echo "" ;; # likewise
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
         cuda-hooks/stand-in/nvcomp) echo "" ;; # likewise
-        cli) echo "abi image sys pager tiers process cuda-hooks cuda-kernels" ;;
+        compat/objects) echo "sys" ;;
+        compat/native | compat/veloc) echo "objects" ;;
+        cli) echo "abi image sys pager tiers process objects cuda-hooks cuda-kernels" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;
     esac
@@ -41,7 +43,7 @@ names_in() {
 }
 
 bad=0
-for manifest in */Cargo.toml tiers/*/Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
+for manifest in */Cargo.toml compat/*/Cargo.toml tiers/*/Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
     [ -f "$manifest" ] || continue
     crate=${manifest%/Cargo.toml}
     [ "$crate" = fuzz ] && continue
