@@ -54,8 +54,13 @@ pub enum Request {
         tiers: Vec<String>,
         /// So many of the newest whole versions are kept in the store; `None`: all.
         keep: Option<u64>,
+        /// The run that this client is of already, where its server has died: it goes on with that run. `None`: a
+        /// client that begins.
+        run: Option<u64>,
     },
-    /// Room for a version: [`Answer::Buffer`].
+    /// Room for a version: [`Answer::Buffer`]. A version of this rank that is there already is replaced by what is
+    /// [`Request::Put`]: by a program that was started again, or by a client whose server died in a put and which does
+    /// not know whether its buffer was found.
     Room {
         /// Its number.
         version: u64,
@@ -82,7 +87,7 @@ pub enum Request {
         /// Only versions below this one.
         below: Option<u64>,
     },
-    /// The version: [`Answer::Buffer`], filled.
+    /// The version: [`Answer::Buffer`], filled; [`Answer::Missing`] where this rank has no such version.
     Restore {
         /// Its number.
         version: u64,
@@ -163,6 +168,8 @@ pub enum Answer {
     Finished(bool),
     /// A version, if there is one.
     Version(Option<u64>),
+    /// There is no such version. What cannot be looked at is [`Answer::Failed`].
+    Missing,
     /// It could not be done.
     Failed {
         /// Object, cause and remedy.
