@@ -13,6 +13,7 @@
 //! * [`cuda`]: what an image says of the CUDA state of a process.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
+//! * [`objects`]: what an image says of memory that a program has put into the store itself.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
 //! * [`size`]: numbers of bytes as users write them.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
@@ -37,6 +38,7 @@ mod ipc;
 pub mod kinds;
 pub mod ldt;
 pub mod manifest;
+pub mod objects;
 pub mod page_set;
 pub mod pages;
 pub mod paths;

@@ -10,6 +10,7 @@ use crate::bytes::{Blob, Name};
 use crate::credentials::Credentials;
 use crate::cuda::CudaRecord;
 pub use crate::files::*;
+use crate::objects::ObjectRecord;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
 use crate::sysv_shm;
@@ -403,6 +404,13 @@ impl ProcessRecord {
     /// # Errors
     /// It is of another kind, cannot be decoded, or a restart could not compute with it.
     pub fn decode(kind: u32, bytes: &[u8]) -> Result<ProcessRecord, String> {
+        if kind == ObjectRecord::KIND {
+            return Err(
+                "it has objects, which the program that has put them takes back itself; it has no processes \
+                        to restart"
+                    .into(),
+            );
+        }
         if kind != ProcessRecord::KIND {
             return Err(format!("the record is of kind {kind}: this is no image of processes"));
         }

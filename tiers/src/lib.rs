@@ -74,7 +74,7 @@ pub use image_info::ImageInfo;
 pub use job::{CleanReport, Job, JobLock};
 pub use lineage::Lineage;
 pub use pipeline::PipelineOptions;
-pub use store::Store;
+pub use store::{Store, parse_rank, rank_name};
 pub use throttle::ByteClock;
 pub use tier::MemoryFirst;
 pub use tier_folder::TierFolder;

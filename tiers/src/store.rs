@@ -1,5 +1,9 @@
-//! A store: a folder of one user with a folder for each job.
+//! A store: a folder of one user with a folder for each job, and one for each rank of a set of objects.
 //!
+//! ```text
+//! STORE/JOB/                what a job of `holdfast run` has
+//! STORE/objects/SET/RANK/   what a rank of a program has put itself: a job whose name is "objects/SET/RANK"
+//! ```
 //! Called by every command. Invariants: the store and its jobs belong to the caller and no other user may write to
 //! them, because what is read from them becomes a running program. Root puts none into the home folder of another user
 //! (`sudo -E`, `su` without `-`) unless it was named: the folders above it would be root's there.
@@ -62,24 +66,55 @@ impl Store {
         &self.root
     }
 
-    /// Names of all jobs, sorted.
+    /// Names of all jobs, ranks of sets of objects among them, sorted.
     ///
     /// # Errors
-    /// The folder cannot be listed.
+    /// A folder cannot be listed.
     pub fn jobs(&self) -> Result<Vec<String>, StoreError> {
-        let failed = StoreError::io("list", &self.root);
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.root).map_err(&failed)? {
-            let entry = entry.map_err(&failed)?;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir())
-                && let Ok(name) = entry.file_name().into_string()
-                && check_name(&name).is_ok()
-            {
-                names.push(name);
-            }
+        let mut names = folders(&self.root)?;
+        names.retain(|name| check_name(name).is_ok() && (name != OBJECTS || self.is_old_job(name)));
+        for set in self.sets()? {
+            names.extend(self.ranks(&set)?.into_iter().map(|rank| rank_name(&set, rank)));
         }
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// Names of all sets of objects, sorted.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn sets(&self) -> Result<Vec<String>, StoreError> {
+        let mut sets = folders(&self.root.join(OBJECTS))?;
+        sets.retain(|set| check_part(set));
+        sets.sort_unstable();
+        Ok(sets)
+    }
+
+    /// The ranks that have a folder in a set of objects, ascending.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn ranks(&self, set: &str) -> Result<Vec<u32>, StoreError> {
+        let names = folders(&self.root.join(OBJECTS).join(set))?;
+        let mut ranks: Vec<u32> = names.iter().filter_map(|name| rank_of(name)).collect();
+        ranks.sort_unstable();
+        Ok(ranks)
+    }
+
+    /// The folder of all sets of objects, made if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not ours alone.
+    pub fn objects_folder(&self) -> Result<PathBuf, StoreError> {
+        let folder = self.root.join(OBJECTS);
+        files::make_folder(&folder)?;
+        Ok(folder)
+    }
+
+    /// Whether a job was called so before the name meant something.
+    fn is_old_job(&self, name: &str) -> bool {
+        self.root.join(name).join("job.json").try_exists().unwrap_or(true)
     }
 
     /// An existing job.
@@ -106,11 +141,58 @@ impl Store {
     /// The name is no job name, or its folder cannot be made or is not ours alone.
     pub fn create_job(&self, name: &str) -> Result<Job, StoreError> {
         check_name(name)?;
+        if name == OBJECTS && !self.is_old_job(name) {
+            return Err(StoreError::BadName { name: name.to_owned() });
+        }
         let dir = self.root.join(name);
+        // The folders above that of a rank.
+        let mut above: Vec<&Path> = dir.ancestors().skip(1).take_while(|path| *path != self.root).collect();
+        while let Some(folder) = above.pop() {
+            files::make_folder(folder)?;
+            files::sync_folder(folder.parent().unwrap_or(&self.root))?;
+        }
         files::make_folder(&dir)?;
-        files::sync_folder(&self.root)?;
+        files::sync_folder(dir.parent().unwrap_or(&self.root))?;
         Job::new(name, dir)
     }
+}
+
+/// The folder of sets of objects.
+const OBJECTS: &str = "objects";
+
+/// The name of the job of a rank of a set of objects.
+pub fn rank_name(set: &str, rank: u32) -> String {
+    format!("{OBJECTS}/{set}/{rank}")
+}
+
+/// The set and the rank, if a job's name is that of one.
+pub fn parse_rank(name: &str) -> Option<(&str, u32)> {
+    let (set, rank) = name.strip_prefix(OBJECTS)?.strip_prefix('/')?.split_once('/')?;
+    check_part(set).then_some((set, rank_of(rank)?))
+}
+
+/// A number, written as numbers are.
+fn rank_of(name: &str) -> Option<u32> {
+    name.parse().ok().filter(|rank: &u32| rank.to_string() == name)
+}
+
+/// Names of the folders in one; none, if it is not there.
+fn folders(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let failed = StoreError::io("list", folder);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(&failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(&failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// The store that is used where none is named on the command line, and the home folder that it is in, if it is.
@@ -146,10 +228,14 @@ fn make(root: &Path) -> Result<(), StoreError> {
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {
-    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
-    if (1..=100).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(allowed) {
+    if check_part(name) || parse_rank(name).is_some() {
         Ok(())
     } else {
         Err(StoreError::BadName { name: name.to_owned() })
     }
+}
+
+fn check_part(name: &str) -> bool {
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    (1..=100).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(allowed)
 }

@@ -1,7 +1,8 @@
 //! Which copies begin now.
 //!
 //! Part of [`super::Hierarchy`]; called at the end of each step. Down before up: what is written makes room below.
-//! Invariants: at most one copy per link and direction; a segment has at most one copy under way to a tier.
+//! Invariants: at most one copy per link and direction, but for those of the application in [`Hierarchy::for_many`]; a
+//! segment has at most one copy under way to a tier.
 
 use super::SegmentId;
 use super::fragments::Fragments;
@@ -27,6 +28,7 @@ impl Hierarchy {
             }
         }
         for link in 0..self.tiers.len() {
+            while self.apart.is_some() && self.start_restore(link, actions)? {}
             if self.tiers[link].up.active.is_none() && !self.start_restore(link, actions)? && link > 0 {
                 self.start_prefetch(link, actions)?;
             }
@@ -141,9 +143,14 @@ impl Hierarchy {
         {
             instance.readers += 1;
         }
-        let tier = &mut self.tiers[transfer.link()];
-        let lane = if transfer.is_down() { &mut tier.down } else { &mut tier.up };
-        lane.active = Some((transfer, self.now));
+        match self.apart.as_mut().filter(|_| transfer.is_of_application()) {
+            Some(apart) => apart.push((transfer, self.now)),
+            None => {
+                let tier = &mut self.tiers[transfer.link()];
+                let lane = if transfer.is_down() { &mut tier.down } else { &mut tier.up };
+                lane.active = Some((transfer, self.now));
+            }
+        }
         actions.push(Action::Copy(transfer));
     }
 }

@@ -16,6 +16,7 @@ use super::SegmentId;
 use super::fragments::Fragments;
 use super::rates::measured;
 use super::restore_queue::RestoreQueue;
+use super::room::Room;
 use super::state::{Change, IllegalChange, State};
 use super::window::Ties;
 use std::collections::{BTreeMap, VecDeque};
@@ -62,6 +63,11 @@ impl Transfer {
         tier(self.from).max(tier(self.to))
     }
 
+    /// Whether one end is the application.
+    pub fn is_of_application(&self) -> bool {
+        [self.from, self.to].contains(&Place::Application)
+    }
+
     /// Whether it goes towards slower tiers.
     pub fn is_down(&self) -> bool {
         match (self.from, self.to) {
@@ -88,6 +94,17 @@ pub enum Event {
     Restore(SegmentId),
     /// It will want this one, after those that it has hinted at before.
     Hint(SegmentId),
+    /// A tier has this one already: found there by its user, who has just begun. A faster one is told of later.
+    Found {
+        /// The segment.
+        segment: SegmentId,
+        /// Its size, not 0.
+        bytes: u64,
+        /// The tier.
+        tier: usize,
+    },
+    /// Once restored it will not be needed again, and need not reach slower tiers.
+    Discard(SegmentId),
     /// Prefetching may begin.
     StartPrefetch,
     /// A copy has ended well.
@@ -124,6 +141,9 @@ pub enum PolicyError {
     /// Restore of what was never written, or of what was discarded.
     #[error("segment {0:?} is on no tier")]
     Unknown(SegmentId),
+    /// A tier has more than its bound allows.
+    #[error("segment {0:?} has no room on tier {1}")]
+    NoRoom(SegmentId, usize),
     /// What is being copied cannot be removed: try again when that has ended.
     #[error("segment {0:?} is in use on tier {1}")]
     InUse(SegmentId, usize),
@@ -200,6 +220,8 @@ pub struct Hierarchy {
     /// Restores that wait for their delivery to begin, the first come first.
     pub(super) restores: VecDeque<SegmentId>,
     pub(super) prefetching: bool,
+    /// Copies from and to the application that need no lane: it has several threads.
+    pub(super) apart: Option<Vec<(Transfer, u64)>>,
     pub(super) ties: Ties,
     /// Number of the step.
     pub(super) steps: u64,
@@ -225,10 +247,17 @@ impl Hierarchy {
             hints: RestoreQueue::default(),
             restores: VecDeque::new(),
             prefetching: false,
+            apart: None,
             ties,
             steps: 0,
             now: 0,
         }
+    }
+
+    /// The same; any number of copies from and to the application may be under way at a time: it has many threads, or
+    /// is many processes, of which none waits for another.
+    pub fn for_many(tiers: &[TierLimits], ties: Ties) -> Hierarchy {
+        Hierarchy { apart: Some(Vec::new()), ..Hierarchy::new(tiers, ties) }
     }
 
     /// Takes note of an event, and says what is to be done.
@@ -240,6 +269,8 @@ impl Hierarchy {
             Event::Write { segment, bytes, discardable } => self.write(segment, bytes, discardable)?,
             Event::Restore(segment) => self.restore(segment)?,
             Event::Hint(segment) => self.hint(segment)?,
+            Event::Found { segment, bytes, tier } => self.found(segment, bytes, tier, &mut actions)?,
+            Event::Discard(segment) => self.discard(segment)?,
             Event::StartPrefetch => self.prefetching = true,
             Event::Copied(transfer) => self.copied(transfer)?,
             Event::Failed(transfer) => self.failed(transfer, &mut actions)?,
@@ -252,7 +283,8 @@ impl Hierarchy {
 
     /// Nothing is being written or waits to be: every segment is where it is to be in the end.
     pub fn is_flushed(&self) -> bool {
-        self.tiers.iter().all(|tier| tier.down.active.is_none() && tier.down.queue.is_empty())
+        let arriving = self.apart.iter().flatten().any(|(transfer, _)| transfer.is_down());
+        !arriving && self.tiers.iter().all(|tier| tier.down.active.is_none() && tier.down.queue.is_empty())
     }
 
     /// Whether it has a segment: it was written, or is being written, and was not given up on all tiers.
@@ -269,13 +301,46 @@ impl Hierarchy {
         if self.segments.contains_key(&segment) {
             return Err(PolicyError::Twice(segment));
         }
+        self.add(segment, bytes, discardable);
+        self.tiers[0].down.queue.push_back(segment);
+        Ok(())
+    }
+
+    fn found(
+        &mut self,
+        id: SegmentId,
+        bytes: u64,
+        tier: usize,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), PolicyError> {
+        if self.segments.get(&id).is_some_and(|segment| segment.tiers[tier].is_some()) {
+            return Err(PolicyError::Twice(id));
+        }
+        let is_new = !self.segments.contains_key(&id);
+        if is_new {
+            self.add(id, bytes, false);
+        }
+        let Room::Placed(_) = self.room(tier, id, None, actions)? else {
+            if is_new {
+                self.forget(id);
+            }
+            return Err(PolicyError::NoRoom(id, tier));
+        };
+        self.new_instance(id, tier, Change::WriteStarted)?;
+        self.arrived(id, tier)
+    }
+
+    fn discard(&mut self, id: SegmentId) -> Result<(), PolicyError> {
+        self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?.discardable = true;
+        Ok(())
+    }
+
+    fn add(&mut self, segment: SegmentId, bytes: u64, discardable: bool) {
         let tiers = vec![None; self.tiers.len()];
         let number = self.written.last_key_value().map_or(0, |(number, _)| number + 1);
         let new = Segment { bytes: bytes.max(1), discardable, number, delivered: false, tiers };
         self.segments.insert(segment, new);
         self.written.insert(number, segment);
-        self.tiers[0].down.queue.push_back(segment);
-        Ok(())
     }
 
     fn restore(&mut self, segment: SegmentId) -> Result<(), PolicyError> {
@@ -353,8 +418,16 @@ impl Hierarchy {
     fn ended(&mut self, transfer: Transfer) -> Result<u64, PolicyError> {
         let error = PolicyError::NoSuchCopy(transfer);
         let tier = self.tiers.get_mut(transfer.link()).ok_or(error)?;
-        let lane = if transfer.is_down() { &mut tier.down } else { &mut tier.up };
-        let (_, since) = lane.active.take_if(|(active, _)| *active == transfer).ok_or(error)?;
+        let since = match self.apart.as_mut().filter(|_| transfer.is_of_application()) {
+            Some(apart) => {
+                let at = apart.iter().position(|(active, _)| *active == transfer).ok_or(error)?;
+                apart.swap_remove(at).1
+            }
+            None => {
+                let lane = if transfer.is_down() { &mut tier.down } else { &mut tier.up };
+                lane.active.take_if(|(active, _)| *active == transfer).ok_or(error)?.1
+            }
+        };
         if let (Place::Tier(from), Some(segment)) = (transfer.from, self.segments.get_mut(&transfer.segment))
             && let Some(instance) = segment.tiers[from].as_mut()
         {
@@ -374,16 +447,7 @@ impl Hierarchy {
                 let tier = &mut self.tiers[to];
                 tier.rate = measured(tier.rate, transfer.bytes, self.now.saturating_sub(since));
                 tier.down.failures = 0;
-                self.change(id, to, Change::WriteDone)?;
-                for faster in 0..to {
-                    if self.segments.get(&id).is_some_and(|segment| segment.complete(faster)) {
-                        self.change(id, faster, Change::FlushDone)?;
-                    }
-                }
-                let segment = self.segments.get(&id).ok_or(PolicyError::Unknown(id))?;
-                if to + 1 < self.tiers.len() && !(segment.delivered && segment.discardable) {
-                    self.tiers[to + 1].down.queue.push_back(id);
-                }
+                self.arrived(id, to)?;
             }
             (Place::Tier(from), Place::Tier(to)) => {
                 self.change(id, to, Change::ReadDone)?;
@@ -393,6 +457,24 @@ impl Hierarchy {
             }
             (Place::Tier(from), Place::Application) => self.delivered(id, from)?,
             (Place::Application, _) => {}
+        }
+        Ok(())
+    }
+
+    /// A tier has all of a segment, from a faster one or the application.
+    fn arrived(&mut self, id: SegmentId, tier: usize) -> Result<(), PolicyError> {
+        self.change(id, tier, Change::WriteDone)?;
+        for faster in 0..tier {
+            if self.segments.get(&id).is_some_and(|segment| segment.complete(faster)) {
+                self.change(id, faster, Change::FlushDone)?;
+            }
+        }
+        let segment = self.segments.get(&id).ok_or(PolicyError::Unknown(id))?;
+        if segment.copied_below(tier) {
+            return self.change(id, tier, Change::FlushDone);
+        }
+        if tier + 1 < self.tiers.len() && !(segment.delivered && segment.discardable) {
+            self.tiers[tier + 1].down.queue.push_back(id);
         }
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::fmt;
 /// Most bytes of a part of a name: every file system takes them, with a suffix of ours.
 const MAX_PART: usize = 200;
 /// Most parts: folders and file.
-const MAX_PARTS: usize = 4;
+const MAX_PARTS: usize = 6;
 
-/// Name of a blob in a tier: one to four parts (folders, then the blob) with '/' between them.
+/// Name of a blob in a tier: one to six parts (folders, then the blob) with '/' between them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlobName(String);
 
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn only_harmless_names_exist() {
-        for name in ["segment-000001-000", "sim/manifest-000002", "a/b/c/d", "x.y_z"] {
+        for name in ["segment-000001-000", "sim/manifest-000002", "a/b/c/d/e/f", "x.y_z"] {
             assert_eq!(BlobName::new(name).as_ref().map(BlobName::as_str), Some(name));
         }
         let long = "x".repeat(MAX_PART + 1);
@@ -80,7 +80,7 @@ mod tests {
             "-rf",
             "a b",
             "a\0",
-            "a/b/c/d/e",
+            "a/b/c/d/e/f/g",
             &long,
             "ä",
         ] {
