@@ -29,7 +29,7 @@ const IO_LOW: u32 = 2 << 13 | 7;
 const NICE: i32 = 10;
 
 /// The program comes first: the processor and the disk are for it.
-fn low_priority() {
+pub fn low_priority() {
     // 0 is the calling thread (setpriority(2), NOTES; ioprio_set(2)). Without it the copies are only less polite.
     let _ = attributes::set_nice(0, NICE);
     let _ = sched::set_io_priority(0, IO_LOW);

@@ -26,6 +26,7 @@ mod helper;
 mod html;
 mod inherited_fds;
 mod inspect;
+mod job_lock;
 mod keeper;
 mod last_restart;
 mod last_run;
@@ -41,6 +42,7 @@ mod protected;
 mod report;
 mod same_run;
 mod saved;
+mod serve;
 mod settings;
 mod table;
 mod tiers;
@@ -141,6 +143,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Prefetch(args) => prefetcher::run(args),
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
+        Command::Serve(args) => serve::run(args, root),
         Command::Keeper(args) => keeper::process::run(args),
         Command::Probe(args) => keeper::probe::run(args),
         Command::Faults { failing } => {

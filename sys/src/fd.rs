@@ -232,6 +232,15 @@ pub struct DiskRoom {
     pub all: u64,
 }
 
+/// Gives a file room for its first `bytes`, so that no later write to a mapping of it finds none.
+///
+/// # Errors
+/// As fallocate(2): ENOSPC.
+pub fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
+    let bytes = i64::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    Ok(nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), 0, bytes)?)
+}
+
 /// The room on the file system that holds `path`.
 ///
 /// # Errors

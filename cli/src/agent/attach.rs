@@ -5,8 +5,8 @@
 //! the last is not there, from the configuration files. The path of the socket is printed on standard output, which is
 //! then closed: that is the library's sign that it may connect.
 
-use super::job_lock;
 use crate::exit::{Exit, Failure};
+use crate::job_lock;
 use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
 use crate::{config, log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;

@@ -20,7 +20,6 @@ mod events;
 mod flush;
 mod headroom;
 mod hook;
-mod job_lock;
 mod kept;
 mod own_end;
 mod precopy;
@@ -120,7 +119,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     } else {
         let name = args.job.as_deref().unwrap_or_default();
         let job = store.job(name)?;
-        let lock = job_lock::take(&job)?;
+        let lock = crate::job_lock::take(&job)?;
         let recipe = Recipe::read(&job)?;
         (job, lock, recipe)
     };

@@ -2,7 +2,7 @@
 
 use super::restart::moved;
 use crate::inherited_fds::InheritedFd;
-use crate::settings::Cow;
+use crate::settings::{Cow, parse_size};
 use clap::Args;
 use holdfast_image::paths::Moved;
 use holdfast_image::streams::Switch;
@@ -106,4 +106,12 @@ pub struct KeeperArgs {
     /// Where programs ask.
     #[arg(long)]
     pub socket: PathBuf,
+}
+
+/// `holdfast serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Most memory for versions that are not in the store yet, and for those that are read again soon
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
 }

@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use holdfast_tiers::stack::TierSpec;
 use std::path::PathBuf;
 
-pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs};
+pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use restart::RestartArgs;
 pub use run::{RunArgs, SetArgs};
@@ -262,6 +262,12 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Keep the objects that programs put into the store themselves (the first of them starts it)
+    #[command(after_help = "\
+Examples:
+  holdfast serve                    (ends when no program has used it for a while)
+  holdfast serve --memory 4g")]
+    Serve(ServeArgs),
     /// Print a script by which a shell completes options and names of jobs
     #[command(after_help = "\
 Examples:

@@ -114,6 +114,8 @@ pub enum Event {
     /// A copy has failed: from the application the next tier takes it at once, else down it is tried again after a
     /// while; up another copy is taken.
     Failed(Transfer),
+    /// The application has given up this copy of its own, and with it the segment, which nobody has.
+    Withdrawn(Transfer),
     /// Time has passed.
     Tick,
 }
@@ -275,6 +277,7 @@ impl Hierarchy {
             Event::Copied(transfer) => self.copied(transfer)?,
             Event::Failed(transfer) => self.failed(transfer, &mut actions)?,
             Event::Remove(segment, tier) => self.remove(segment, tier, &mut actions)?,
+            Event::Withdrawn(transfer) => self.withdrawn(transfer, &mut actions)?,
             Event::Tick => {}
         }
         self.dispatch(&mut actions)?;
@@ -551,6 +554,18 @@ impl Hierarchy {
         } else {
             self.hints.restored(id);
         }
+        Ok(())
+    }
+
+    fn withdrawn(&mut self, transfer: Transfer, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
+        if transfer.from != Place::Application {
+            return Err(PolicyError::NoSuchCopy(transfer));
+        }
+        self.ended(transfer)?;
+        if let Place::Tier(to) = transfer.to {
+            self.drop_instance(transfer.segment, to, actions);
+        }
+        self.forget(transfer.segment);
         Ok(())
     }
 

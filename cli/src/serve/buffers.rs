@@ -1,0 +1,185 @@
+//! Buffers: files in memory, each with one version of one rank.
+//!
+//! Used by the server. They lie in a folder of the user's in /dev/shm, named after the store's folder, so that the next
+//! server of the store finds what this one has not brought to the store when it was killed. Invariants: never more than
+//! the server's room for all of them together, but for what is passed by the cache; a buffer that was given up has no
+//! state that counts before it is used again.
+//! Fails by: the error of the file system, with its path.
+
+use crate::exit::{Exit, Failure};
+use holdfast_objects::buffer::{HEAD, Head, Layout, STATE_AT, State, Table};
+use holdfast_sys::{cgroup, fd, unix_socket};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where memory is.
+const BASE: &str = "/dev/shm";
+/// So many that nobody needs stay for the next ones of their length: new pages cost more than a copy.
+const SPARE: usize = 8;
+
+/// A buffer that is in use.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// Its number.
+    pub number: u64,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// Open for reading and writing.
+    pub file: Arc<File>,
+}
+
+/// See the head of the file.
+pub struct Buffers {
+    folder: PathBuf,
+    next: u64,
+    spare: Vec<Buffer>,
+}
+
+impl Buffers {
+    /// The buffers of a store, and those that a server which died has left.
+    ///
+    /// # Errors
+    /// The folder cannot be made or listed, or is another user's.
+    pub fn open(store: &Path) -> Result<(Buffers, Vec<Buffer>), Failure> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| Failure::system(format_args!("buffers in {}", path.display()), &error)
+        };
+        let meta = fs::metadata(store).map_err(failed(store))?;
+        let top = Path::new(BASE).join(format!("holdfast-objects-{}", unix_socket::effective_user()));
+        let folder = top.join(format!("{:x}-{:x}", meta.dev(), meta.ino()));
+        for path in [&top, &folder] {
+            make(path).map_err(failed(path))?;
+        }
+        let mut left = BTreeMap::new();
+        for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
+            let entry = entry.map_err(failed(&folder))?;
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else {
+                continue;
+            };
+            let path = entry.path();
+            let file = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+            let file = file.map_err(failed(&path))?;
+            let bytes = file.metadata().map_err(failed(&path))?.len();
+            left.insert(number, Buffer { number, bytes, file: Arc::new(file) });
+        }
+        let next = left.last_key_value().map_or(0, |(last, _)| last + 1);
+        Ok((Buffers { folder, next, spare: Vec::new() }, left.into_values().collect()))
+    }
+
+    /// One of this length, without a state that counts.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn take(&mut self, bytes: u64) -> io::Result<Buffer> {
+        if let Some(at) = self.spare.iter().position(|spare| spare.bytes == bytes) {
+            return Ok(self.spare.swap_remove(at));
+        }
+        let number = self.next;
+        let path = self.path(number);
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        self.next += 1;
+        // What there is no room for is an error here, and no SIGBUS of the client's.
+        let made = fd::allocate(&file, bytes);
+        if let Err(error) = made {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        Ok(Buffer { number, bytes, file: Arc::new(file) })
+    }
+
+    /// This one is needed no longer.
+    pub fn give_up(&mut self, buffer: Buffer) {
+        let is_empty = buffer.set_state(State::Empty).is_ok();
+        if is_empty && self.spare.len() < SPARE {
+            self.spare.push(buffer);
+            return;
+        }
+        // A file that stays is found by the next server, which sees what is in it.
+        let _ = fs::remove_file(self.path(buffer.number));
+    }
+
+    /// Those that nobody uses go.
+    pub fn remove_spare(&mut self) {
+        for buffer in std::mem::take(&mut self.spare) {
+            let _ = fs::remove_file(self.path(buffer.number));
+        }
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(number.to_string())
+    }
+}
+
+impl Buffer {
+    /// The state, the table, and where things are; `None`: it has no version.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not as it must be.
+    pub fn version(&self) -> Result<Option<(State, Table, Layout)>, String> {
+        let mut head = [0; HEAD as usize];
+        self.file.read_exact_at(&mut head, 0).map_err(|error| error.to_string())?;
+        if head == [0; HEAD as usize] {
+            return Ok(None);
+        }
+        let head = Head::decode(&head)?;
+        if head.state == State::Empty {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; usize::try_from(head.table).unwrap_or(0)];
+        self.file.read_exact_at(&mut bytes, HEAD).map_err(|error| error.to_string())?;
+        let (table, layout) = head.table(&bytes)?;
+        if layout.len > self.bytes {
+            return Err(format!("it is to have {} bytes and has {}", layout.len, self.bytes));
+        }
+        Ok(Some((head.state, table, layout)))
+    }
+
+    /// Writes head and table of a version, with this state.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn write_head(&self, layout: &Layout, state: State) -> io::Result<()> {
+        self.file.write_all_at(&layout.table, HEAD)?;
+        self.file.write_all_at(&layout.head(state), 0)
+    }
+
+    /// Changes its state.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn set_state(&self, state: State) -> io::Result<()> {
+        self.file.write_all_at(&(state as u32).to_le_bytes(), STATE_AT)
+    }
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let meta = fs::symlink_metadata(folder)?;
+    if !meta.is_dir() || meta.uid() != unix_socket::effective_user() || meta.mode() & 0o077 != 0 {
+        let why = "it is not a folder of this user's alone; remove it, or have its owner do so";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
+/// Most bytes of all buffers, where the user has not said: a quarter of what the control group and the host allow, and
+/// half of what /dev/shm has room for.
+///
+/// # Errors
+/// /dev/shm cannot be looked at.
+pub fn usual_room() -> Result<u64, Failure> {
+    let rooms = [cgroup::tightest(std::process::id()), cgroup::of_host()];
+    let memory = rooms.into_iter().flatten().map(|room| room.limit / 4).min();
+    let folder = fd::disk_room(Path::new(BASE))
+        .map_err(|error| Failure::new(Exit::Internal, format!("looking at {BASE}: {error}")))?;
+    Ok(memory.unwrap_or(u64::MAX).min(folder.free / 2))
+}

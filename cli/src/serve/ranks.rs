@@ -1,0 +1,298 @@
+//! What the store has of one rank of a set of objects: a job without a program, whose images are versions.
+//!
+//! Used by the server's threads, each with the rank's lock. Invariants: only a version that is whole in a buffer becomes
+//! an image; an object keeps its address space from version to version, so that an image stores what has changed.
+
+use crate::cascade;
+use crate::exit::{Exit, Failure};
+use crate::job_lock;
+use crate::settings::{Recipe, Settings};
+use crate::tiers;
+use holdfast_image::address_space::split;
+use holdfast_image::bytes::Name;
+use holdfast_image::manifest::{EpochFigures, StopBreakdown};
+use holdfast_image::objects::{BASE, ObjectRecord, StoredObject};
+use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
+use holdfast_image::{Addr, Epoch, PageCount};
+use holdfast_objects::buffer::{Layout, Object, PAGE, Table};
+use holdfast_tiers::stack::{Cascade, JobTiers, TierSpec};
+use holdfast_tiers::{
+    CommitRecord, Image, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError, TierFolder,
+    rank_name,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes that are read from an image at once.
+const PIECE: usize = 1 << 20;
+
+/// A version that the store has.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its image.
+    pub epoch: Epoch,
+    /// What is in it.
+    pub record: ObjectRecord,
+}
+
+/// See the head of the file.
+pub struct Rank {
+    job: Job,
+    /// Where its images are, besides the store.
+    below: Vec<TierFolder>,
+    /// Taken when the first version is written.
+    lock: Option<JobLock>,
+    lineage: Option<Arc<Lineage>>,
+    /// The address space of each object that was ever there.
+    spaces: BTreeMap<String, u32>,
+    recipe: Recipe,
+    cascade: Option<Cascade>,
+}
+
+impl Rank {
+    /// Opens a rank, and says what the store has of it, the oldest first, and what of that cannot be read.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn open(store: &Store, set: &str, rank: u32) -> Result<(Rank, Vec<Stored>, Vec<String>), Failure> {
+        let job = store.create_job(&rank_name(set, rank))?;
+        let recipe = if job.has_recipe()? { Recipe::read(&job)? } else { Recipe::default() };
+        let below = tiers::folders(job.name(), &recipe);
+        let mut rank =
+            Rank { job, below, lock: None, lineage: None, spaces: BTreeMap::new(), recipe, cascade: None };
+        let (mut found, mut broken) = (Vec::new(), Vec::new());
+        for info in rank.job.images()? {
+            match rank.image(info.epoch).and_then(|image| record_of(&image)) {
+                Ok(record) => found.push(Stored { epoch: info.epoch, record }),
+                Err(error) => broken.push(format!("{}@{}: {error}", rank.job.name(), info.epoch)),
+            }
+        }
+        for object in found.iter().flat_map(|stored| &stored.record.objects) {
+            rank.spaces.insert(object.key.clone(), object.space);
+        }
+        Ok((rank, found, broken))
+    }
+
+    /// Prepares it to be written: with its lock, and lower tiers if it has any. `tiers`: those that its client gives,
+    /// which count where the rank has none yet.
+    ///
+    /// # Errors
+    /// Another server has it, or the store fails.
+    pub fn begin(&mut self, store: &Store, ranks: u32, given: &[String]) -> Result<(), Failure> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        let lock = job_lock::take(&self.job)?;
+        self.job.clean(&lock)?;
+        if self.recipe.command.is_empty() {
+            let specs: Result<Vec<TierSpec>, String> = given.iter().map(|tier| tier.parse()).collect();
+            let specs = specs.map_err(|why| Failure::new(Exit::Usage, why))?;
+            let chosen = tiers::chosen(&specs, false, store)?;
+            let settings = Settings { tiers: without_memory(&chosen), ..Settings::default() };
+            let id = tiers::id_for(&settings, String::new())?;
+            let words = ["objects".to_owned(), self.job.name().to_owned(), format!("of {ranks} ranks")];
+            let command = words.into_iter().map(|word| Name::from(word.as_str())).collect();
+            self.recipe = Recipe { command, settings, id, ..Recipe::default() };
+            self.recipe.write(&self.job)?;
+            self.below = tiers::folders(self.job.name(), &self.recipe);
+        }
+        self.lock = Some(lock);
+        self.cascade = cascade::start(&self.job, &self.recipe, None, None)?;
+        Ok(())
+    }
+
+    /// The job, for what needs no lock.
+    pub fn job(&self) -> (Job, Vec<TierFolder>) {
+        (self.job.clone(), self.below.clone())
+    }
+
+    fn image(&self, epoch: Epoch) -> Result<Image, StoreError> {
+        self.job.open_image_from(epoch, &self.below)
+    }
+
+    /// Makes an image of a version that lies in a buffer, and returns when it is durable in the store. `put_at`: when it
+    /// was put.
+    ///
+    /// # Errors
+    /// Of the store: there is no new image.
+    pub fn commit(
+        &mut self,
+        file: &File,
+        (table, layout): (&Table, &Layout),
+        put_at: Instant,
+    ) -> Result<Stored, Failure> {
+        let Some(lock) = &self.lock else {
+            return Err(Failure::new(Exit::Internal, format!("{} is not open for writing", self.job.name())));
+        };
+        let record = record(&mut self.spaces, table);
+        let epoch = self.job.next_epoch()?;
+        let parent = self.lineage.clone().filter(|parent| parent.may_be_parent());
+        let mut writer = self.job.begin(lock, epoch, parent)?;
+        let source = BufferSource::new(file, &record, layout);
+        let options = PipelineOptions {
+            workers: 1,
+            compression: self.recipe.settings.compress,
+            rate: self.recipe.settings.rate,
+            part_pages: None,
+        };
+        writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ())?;
+        let bytes = record.encode().map_err(|what| Failure::new(Exit::Internal, what))?;
+        let (_, lineage) = writer.commit(CommitRecord {
+            record: Record { kind: ObjectRecord::KIND, bytes },
+            stop: StopBreakdown::default(),
+            resumed_at: put_at,
+            engine: "objects".into(),
+            command: self.recipe.command.clone(),
+            run_ns: 0,
+            protected_only: false,
+            epoch: EpochFigures::default(),
+            unsaved: Vec::new(),
+            history: Vec::new(),
+        })?;
+        self.lineage = Some(lineage);
+        if let Some(cascade) = &self.cascade {
+            cascade.wake();
+        }
+        Ok(Stored { epoch, record })
+    }
+
+    /// Versions go from the store.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove(&mut self, epochs: &BTreeSet<Epoch>) -> Result<(), StoreError> {
+        match &self.lock {
+            Some(lock) => self.job.remove_images(lock, epochs).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a lower tier is being written.
+    pub fn is_busy(&self) -> bool {
+        self.cascade.as_ref().is_some_and(Cascade::is_busy)
+    }
+}
+
+fn without_memory(tiers: &JobTiers) -> JobTiers {
+    let all = std::iter::once(tiers.store()).chain(tiers.lower()).cloned().collect::<Vec<_>>();
+    JobTiers::of(&all).unwrap_or_default()
+}
+
+/// The record of an image of objects, checked.
+///
+/// # Errors
+/// It is damaged, or the image is of something else.
+pub fn record_of(image: &Image) -> Result<ObjectRecord, StoreError> {
+    let record = image.record();
+    ObjectRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
+}
+
+/// The table of a version as a buffer has it.
+pub fn table_of(record: &ObjectRecord) -> Table {
+    let objects = record.objects.iter().map(|object| Object {
+        key: object.key.clone(),
+        bytes: object.bytes,
+        element: object.element,
+    });
+    Table {
+        set: record.set.clone(),
+        rank: record.rank,
+        ranks: record.ranks,
+        version: record.version,
+        run: record.run,
+        objects: objects.collect(),
+    }
+}
+
+fn record(spaces: &mut BTreeMap<String, u32>, table: &Table) -> ObjectRecord {
+    let mut next = spaces.values().max().map_or(0, |last| last + 1);
+    let objects = table.objects.iter().map(|object| {
+        let space = *spaces.entry(object.key.clone()).or_insert_with(|| {
+            next += 1;
+            next - 1
+        });
+        StoredObject { key: object.key.clone(), bytes: object.bytes, element: object.element, space }
+    });
+    let objects = objects.collect();
+    ObjectRecord {
+        set: table.set.clone(),
+        rank: table.rank,
+        ranks: table.ranks,
+        version: table.version,
+        run: table.run,
+        objects,
+    }
+}
+
+/// Fills a buffer from an image.
+///
+/// # Errors
+/// The image is damaged, on all tiers; the buffer cannot be written.
+pub fn fill(image: &Image, record: &ObjectRecord, layout: &Layout, to: &File) -> Result<(), String> {
+    let mut piece = vec![0; PIECE];
+    for (object, place) in record.objects.iter().zip(&layout.places) {
+        let Some(run) = object.run() else { continue };
+        let (mut at, all) = (0, run.pages.bytes());
+        while at < all {
+            let len = usize::try_from(all - at).map_or(PIECE, |rest| rest.min(PIECE));
+            image
+                .read_or_zero(Addr(run.start.0 + at), &mut piece[..len])
+                .map_err(|error| error.to_string())?;
+            to.write_all_at(&piece[..len], place + at)
+                .map_err(|error| format!("filling a buffer: {error}"))?;
+            at += len as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The pages of a version in a buffer. What lies behind the end of an object counts as zero.
+struct BufferSource<'a> {
+    file: &'a File,
+    /// By space: where its object begins in the buffer, and its length.
+    places: BTreeMap<u32, (u64, u64)>,
+    runs: TakeList,
+}
+
+impl<'a> BufferSource<'a> {
+    fn new(file: &'a File, record: &ObjectRecord, layout: &Layout) -> BufferSource<'a> {
+        let places = record.objects.iter().zip(&layout.places);
+        let places = places.map(|(object, place)| (object.space, (*place, object.bytes))).collect();
+        let mut runs: Vec<PageRun> = record.objects.iter().filter_map(StoredObject::run).collect();
+        runs.sort_unstable_by_key(|run| run.start);
+        BufferSource { file, places, runs: TakeList::new(runs) }
+    }
+}
+
+impl PageSource for BufferSource<'_> {
+    fn pages(&self) -> PageCount {
+        self.runs.pages()
+    }
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        self.runs.take(most, into);
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+        let (space, own) = split(start);
+        let at = own.0 - BASE.0;
+        let Some((place, bytes)) = self.places.get(&space) else {
+            return Err(PageError::Misuse(format!("no object has the address {start}")));
+        };
+        debug_assert!(at.is_multiple_of(PAGE));
+        let len =
+            usize::try_from(bytes.saturating_sub(at)).map_or(buffer.len(), |rest| rest.min(buffer.len()));
+        let (here, behind) = buffer.split_at_mut(len);
+        self.file.read_exact_at(here, place + at)?;
+        behind.fill(0);
+        Ok(true)
+    }
+    fn release(&self, _run: PageRun) {}
+    fn is_urgent(&self) -> bool {
+        false
+    }
+    fn has_several(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,402 @@
+//! One client: a rank of a set, from its first message to its end.
+//!
+//! A thread of the server for each. Invariant: when a client has gone, however it did, what it was filling is given up,
+//! and what it was reading may be evicted.
+
+use super::buffers::Buffer;
+use super::state::{Held, MEMORY, State};
+use super::{Opening, Server, workers};
+use crate::exit::Failure;
+use holdfast_objects::buffer::State as BufferState;
+use holdfast_objects::wire::{self, Answer, Request};
+use holdfast_sys::{fd, unix_socket};
+use holdfast_tiers::policy::{Event, Place, PolicyError, SegmentId, Transfer};
+use parking_lot::MutexGuard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a client does with a buffer.
+enum Use {
+    /// It fills it.
+    Filling,
+    /// It reads it; one that no tier has is for it alone.
+    Reading(Option<Buffer>),
+}
+
+/// A buffer that a client has.
+struct Lent {
+    segment: SegmentId,
+    /// The copy that the policy was asked for.
+    transfer: Transfer,
+    is: Use,
+}
+
+/// Why a request was not done.
+enum Refusal {
+    Missing,
+    Because(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal::Because(why)
+    }
+}
+
+impl From<PolicyError> for Refusal {
+    fn from(error: PolicyError) -> Refusal {
+        Refusal::Because(error.to_string())
+    }
+}
+
+/// See the head of the file.
+struct Session<'a> {
+    server: &'a Server,
+    socket: Arc<OwnedFd>,
+    set: String,
+    rank: u32,
+    run: u64,
+    /// By number of the buffer.
+    lent: BTreeMap<u64, Lent>,
+    /// Buffers that it has descriptors of.
+    known: BTreeSet<u64>,
+}
+
+/// Serves a client until it has gone.
+pub fn serve(server: &Server, socket: OwnedFd) {
+    let is_ours = |peer: unix_socket::Peer| peer.uid == unix_socket::effective_user();
+    if !unix_socket::peer(socket.as_fd()).is_ok_and(is_ours) {
+        return;
+    }
+    let socket = Arc::new(socket);
+    let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) else { return };
+    let (number, mut session) = match open(server, &socket, request) {
+        Ok(opened) => opened,
+        Err(why) => {
+            let _ = wire::send(socket.as_fd(), &Answer::Failed { why }, None);
+            return;
+        }
+    };
+    let run = session.run;
+    if session.send(&Answer::Opened { run }, None).is_ok() {
+        while let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) {
+            if session.answer(request).is_err() {
+                break;
+            }
+        }
+    }
+    session.end();
+    server.close(&session.set, number);
+}
+
+fn open<'a>(
+    server: &'a Server,
+    socket: &Arc<OwnedFd>,
+    request: Request,
+) -> Result<(u64, Session<'a>), String> {
+    request.check()?;
+    let Request::Open { set, rank, ranks, tiers, keep, run, .. } = request else {
+        return Err("a client begins by opening a set of objects".into());
+    };
+    let opening = Opening { set: &set, rank, ranks, tiers: &tiers, keep, run };
+    let opened = server.open(&opening, Arc::clone(socket)).map_err(|failure: Failure| failure.message)?;
+    let (lent, known) = (BTreeMap::new(), BTreeSet::new());
+    let socket = Arc::clone(socket);
+    Ok((opened.client, Session { server, socket, set, rank, run: opened.run, lent, known }))
+}
+
+impl Session<'_> {
+    fn send(&self, answer: &Answer, passed: Option<&Buffer>) -> std::io::Result<()> {
+        wire::send(self.socket.as_fd(), answer, passed.map(|buffer| buffer.file.as_fd()))
+    }
+
+    /// Does what is asked for.
+    fn answer(&mut self, request: Request) -> std::io::Result<()> {
+        let answer = match request {
+            Request::Room { version, bytes } => return self.answer_buffer(|own| own.room(version, bytes)),
+            Request::Restore { version } => return self.answer_buffer(|own| own.restore(version)),
+            Request::Put { buffer } => return self.note(|own| own.put(buffer)),
+            Request::Abandon { buffer } | Request::Restored { buffer } => {
+                return self.note(|own| own.give_back(buffer));
+            }
+            Request::Hint { version } => return self.note(|own| own.hint(version)),
+            Request::Start => return self.note(|own| own.step(Event::StartPrefetch)),
+            Request::Discard { version } => return self.note(|own| own.discard(version)),
+            Request::Wait => self.wait(),
+            Request::IsFinished => {
+                let state = self.server.state.lock();
+                let has_failed =
+                    state.sets.get(&self.set).is_some_and(|set| set.failures.contains_key(&self.rank));
+                Answer::Finished(has_failed || !state.is_pending(&self.set, self.rank))
+            }
+            Request::Newest { below } => Answer::Version(self.server.state.lock().newest(&self.set, below)),
+            Request::Drop => self.drop_all(),
+            Request::Open { .. } => Answer::Failed { why: "the set is open".into() },
+        };
+        self.send(&answer, None)
+    }
+
+    fn answer_buffer(
+        &mut self,
+        make: impl FnOnce(&mut Self) -> Result<(Buffer, Lent), Refusal>,
+    ) -> std::io::Result<()> {
+        match make(self) {
+            Ok((buffer, lent)) => {
+                let is_new = self.known.insert(buffer.number);
+                let answer = Answer::Buffer { buffer: buffer.number, bytes: buffer.bytes, is_new };
+                self.lent.insert(buffer.number, lent);
+                self.send(&answer, Some(&buffer).filter(|_| is_new))
+            }
+            Err(Refusal::Missing) => self.send(&Answer::Missing, None),
+            Err(Refusal::Because(why)) => self.send(&Answer::Failed { why }, None),
+        }
+    }
+
+    /// What has no answer: what goes wrong is told by the next [`Request::Wait`].
+    fn note(&mut self, act: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> std::io::Result<()> {
+        if let Err(Refusal::Because(why)) = act(self) {
+            let mut state = self.server.state.lock();
+            if let Some(set) = state.sets.get_mut(&self.set) {
+                set.failures.entry(self.rank).or_default().push(why);
+            }
+        }
+        self.server.changed.notify_all();
+        Ok(())
+    }
+
+    fn step(&self, event: Event) -> Result<(), Refusal> {
+        Ok(self.server.state.lock().step(event)?)
+    }
+
+    /// Waits until the policy has the client's own thread make a copy of this segment.
+    fn turn(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        segment: SegmentId,
+        up: bool,
+    ) -> Result<Transfer, Refusal> {
+        loop {
+            let is_mine = |_: &State, transfer: &Transfer| {
+                let end = if up { transfer.to } else { transfer.from };
+                transfer.segment == segment && end == Place::Application
+            };
+            if let Some(transfer) = state.take_due(is_mine) {
+                return Ok(transfer);
+            }
+            if state.lost.remove(&segment) {
+                let why = if up { "no tier has it intact" } else { "no tier takes it" };
+                return Err(Refusal::Because(why.into()));
+            }
+            if self.has_gone() {
+                return Err(Refusal::Because("the client has gone".into()));
+            }
+            self.server.wait(state);
+        }
+    }
+
+    fn has_gone(&self) -> bool {
+        fd::poll_for(self.socket.as_fd(), 0).is_ok_and(|events| events != 0)
+    }
+
+    fn room(&mut self, version: u64, bytes: u64) -> Result<(Buffer, Lent), Refusal> {
+        let mut state = self.server.state.lock();
+        let promised =
+            state.sets.get_mut(&self.set).and_then(|set| set.promised.remove(&(self.rank, version)));
+        let segment = promised.unwrap_or_else(|| state.new_segment());
+        let held = Held {
+            set: self.set.clone(),
+            rank: self.rank,
+            version,
+            run: self.run,
+            bytes,
+            buffer: None,
+            content: None,
+            put_at: Instant::now(),
+            stored: None,
+        };
+        state.held.insert(segment, held);
+        state.step(Event::Write { segment, bytes, discardable: false })?;
+        self.server.changed.notify_all();
+        loop {
+            let transfer = self.turn(&mut state, segment, false).inspect_err(|_| {
+                state.held.remove(&segment);
+            })?;
+            match state.buffers.take(bytes) {
+                Ok(buffer) => {
+                    if let Some(held) = state.held.get_mut(&segment) {
+                        held.buffer = Some(buffer.clone());
+                    }
+                    return Ok((buffer, Lent { segment, transfer, is: Use::Filling }));
+                }
+                // Another tier takes it, or none.
+                Err(error) => {
+                    tracing::warn!("making a buffer of {bytes} bytes: {error}");
+                    state.step(Event::Failed(transfer))?;
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, number: u64) -> Result<(), Refusal> {
+        let lent = self.lent.remove(&number).filter(|lent| matches!(lent.is, Use::Filling));
+        let Some(Lent { segment, transfer, .. }) = lent else {
+            return Err(Refusal::Because(format!("buffer {number} was not given out to be filled")));
+        };
+        let mut state = self.server.state.lock();
+        let state = &mut *state;
+        let Some(held) = state.held.get_mut(&segment) else { return Ok(()) };
+        let found = held.buffer.as_ref().map(Buffer::version);
+        let whose = (self.set.as_str(), self.rank, held.version, self.run);
+        let good = match found {
+            Some(Ok(Some((BufferState::Put, table, layout))))
+                if (table.set.as_str(), table.rank, table.version, table.run) == whose =>
+            {
+                Ok((table, layout))
+            }
+            Some(Err(why)) => Err(why),
+            _ => Err("the buffer has not the version that it was asked for".to_owned()),
+        };
+        let version = held.version;
+        match good {
+            Ok(content) => {
+                (held.content, held.put_at) = (Some(Arc::new(content)), Instant::now());
+                state.publish(segment);
+                match transfer.to {
+                    Place::Tier(MEMORY) => state.step(Event::Copied(transfer))?,
+                    _ => state.due.push(transfer),
+                }
+                Ok(())
+            }
+            Err(why) => {
+                withdraw(state, segment, transfer)?;
+                Err(Refusal::Because(format!("version {version}: {why}")))
+            }
+        }
+    }
+
+    fn restore(&mut self, version: u64) -> Result<(Buffer, Lent), Refusal> {
+        let mut state = self.server.state.lock();
+        let segment = state.restorable(&self.set, self.rank, version)?.ok_or(Refusal::Missing)?;
+        state.step(Event::Restore(segment))?;
+        self.server.changed.notify_all();
+        loop {
+            let transfer = self.turn(&mut state, segment, true)?;
+            if transfer.from == Place::Tier(MEMORY)
+                && let Some(buffer) = state.held.get(&segment).and_then(|held| held.buffer.clone())
+            {
+                return Ok((buffer, Lent { segment, transfer, is: Use::Reading(None) }));
+            }
+            let bytes = state.held.get(&segment).map(|held| held.bytes);
+            let place = state.place_of(segment);
+            let made = bytes.map(|bytes| state.buffers.take(bytes).map_err(|error| error.to_string()));
+            let read = MutexGuard::unlocked(&mut state, || {
+                let (Some((rank, epoch)), Some(made)) = (place, made) else {
+                    return Err("the store has it no longer".to_owned());
+                };
+                let buffer = made?;
+                let layout = workers::read(&rank, epoch, &buffer.file)?;
+                buffer.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())?;
+                Ok(buffer)
+            });
+            match read {
+                Ok(buffer) => {
+                    let is = Use::Reading(Some(buffer.clone()));
+                    return Ok((buffer, Lent { segment, transfer, is }));
+                }
+                Err(why) => {
+                    state.step(Event::Failed(transfer))?;
+                    if state.lost.remove(&segment) {
+                        return Err(Refusal::Because(format!("version {version} of {}: {why}", self.set)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The client needs a buffer no longer: it has what it wanted, or puts nothing.
+    fn give_back(&mut self, number: u64) -> Result<(), Refusal> {
+        let Some(Lent { segment, transfer, is }) = self.lent.remove(&number) else { return Ok(()) };
+        let mut state = self.server.state.lock();
+        match is {
+            Use::Filling => withdraw(&mut state, segment, transfer)?,
+            Use::Reading(own) => {
+                if let Some(buffer) = own {
+                    state.buffers.give_up(buffer);
+                }
+                state.step(Event::Copied(transfer))?;
+                state.retire_more();
+            }
+        }
+        Ok(())
+    }
+
+    fn hint(&mut self, version: u64) -> Result<(), Refusal> {
+        let mut state = self.server.state.lock();
+        // One that is not whole now may be when it is its turn.
+        let known = state.restorable(&self.set, self.rank, version).ok().flatten();
+        let new = known.is_none().then(|| state.new_segment());
+        let promised = |set: &mut super::state::Set| {
+            *set.promised.entry((self.rank, version)).or_insert(new.unwrap_or(SegmentId(0)))
+        };
+        match known.or_else(|| state.sets.get_mut(&self.set).map(promised)) {
+            Some(segment) => Ok(state.step(Event::Hint(segment))?),
+            None => Ok(()),
+        }
+    }
+
+    fn discard(&mut self, version: u64) -> Result<(), Refusal> {
+        let mut state = self.server.state.lock();
+        match state.restorable(&self.set, self.rank, version) {
+            Ok(Some(segment)) => Ok(state.step(Event::Discard(segment))?),
+            _ => Ok(()),
+        }
+    }
+
+    fn wait(&self) -> Answer {
+        let mut state = self.server.state.lock();
+        loop {
+            let failures = state.sets.get_mut(&self.set).and_then(|set| set.failures.remove(&self.rank));
+            if let Some(why) = failures {
+                return Answer::Failed { why: why.join("; ") };
+            }
+            if !state.is_pending(&self.set, self.rank) || self.has_gone() {
+                return Answer::Done;
+            }
+            self.server.wait(&mut state);
+        }
+    }
+
+    fn drop_all(&self) -> Answer {
+        let mut state = self.server.state.lock();
+        loop {
+            let own = |(segment, held): (&SegmentId, &Held)| {
+                (held.set == self.set && held.rank == self.rank && held.content.is_some()).then_some(*segment)
+            };
+            let left: Vec<SegmentId> = state.held.iter().filter_map(own).collect();
+            if (left.is_empty() && state.removals.is_empty()) || self.has_gone() {
+                return Answer::Done;
+            }
+            left.into_iter().for_each(|segment| state.retire(segment));
+            self.server.changed.notify_all();
+            self.server.wait(&mut state);
+        }
+    }
+
+    fn end(&mut self) {
+        for number in self.lent.keys().copied().collect::<Vec<_>>() {
+            // A defect of the policy is met by the next event as well.
+            let _ = self.give_back(number);
+        }
+        self.server.changed.notify_all();
+    }
+}
+
+/// What a client was filling is given up.
+fn withdraw(state: &mut State, segment: SegmentId, transfer: Transfer) -> Result<(), PolicyError> {
+    let done = state.step(Event::Withdrawn(transfer));
+    // One that passed memory by has no instance there.
+    state.leave_memory(segment);
+    done
+}

@@ -1,0 +1,355 @@
+//! What the server knows: sets, versions, buffers, and what the policy says of them.
+//!
+//! Used by the threads of the server, under one lock under which nothing is read or written but heads of buffers. A
+//! version of one rank is a segment of [`Hierarchy`]: tier 0 is memory, tier 1 the store with all below it.
+//! Invariants: a version counts from its `Put` on, and stays in one of both until its client or the rule of its set
+//! gives it up; parts of a version belong together only if they are of one run of the set.
+
+use super::buffers::{Buffer, Buffers};
+use super::ranks::{Rank, Stored, table_of};
+use crate::exit::Failure;
+use holdfast_image::Epoch;
+use holdfast_objects::buffer::{Layout, State as BufferState, Table};
+use holdfast_tiers::policy::{
+    Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Ties, Transfer,
+};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Memory, and the store with all below it.
+pub const MEMORY: usize = 0;
+pub const STORE: usize = 1;
+
+/// First guesses of the rates into both, bytes a second; what is measured corrects them.
+const RATES: [u64; 2] = [4 << 30, 500 << 20];
+
+/// A version of one rank.
+pub struct Held {
+    /// Its set, and its rank there.
+    pub set: String,
+    pub rank: u32,
+    /// Its number, and the run that has put it.
+    pub version: u64,
+    pub run: u64,
+    /// Bytes of its buffer.
+    pub bytes: u64,
+    /// Where it lies in memory, if it does.
+    pub buffer: Option<Buffer>,
+    /// What is in it; `None`: its client is filling it.
+    pub content: Option<Arc<(Table, Layout)>>,
+    /// When it was put.
+    pub put_at: Instant,
+    /// What the store has.
+    pub stored: Option<Stored>,
+}
+
+/// A set of objects.
+#[derive(Default)]
+pub struct Set {
+    /// Its ranks.
+    pub ranks: u32,
+    /// The run that is under way, and the ranks that have opened it.
+    pub run: u64,
+    pub opened: BTreeSet<u32>,
+    /// Its clients, by number.
+    pub clients: BTreeMap<u64, Arc<OwnedFd>>,
+    /// Versions that were hinted at before they were put, by rank and number.
+    pub promised: BTreeMap<(u32, u64), SegmentId>,
+    /// So many of the newest whole versions are kept.
+    pub keep: Option<u64>,
+    /// What the store has of each rank.
+    pub members: BTreeMap<u32, Arc<Mutex<Rank>>>,
+    /// How many ranks each run has had: a set that was put by other ranks is not whole for these.
+    ranks_of: BTreeMap<u64, u32>,
+    /// By version, run and rank.
+    pub versions: BTreeMap<(u64, u64), BTreeMap<u32, SegmentId>>,
+    /// By rank: what went wrong with its versions, until it was told.
+    pub failures: BTreeMap<u32, Vec<String>>,
+}
+
+/// See the head of the file.
+pub struct State {
+    start: Instant,
+    policy: Hierarchy,
+    next: u64,
+    pub held: BTreeMap<SegmentId, Held>,
+    pub sets: BTreeMap<String, Set>,
+    pub buffers: Buffers,
+    /// Copies that are to be made.
+    pub due: Vec<Transfer>,
+    /// Those that no tier takes, or has.
+    pub lost: BTreeSet<SegmentId>,
+    /// When the policy wants to be asked again.
+    pub wake: Option<Instant>,
+    /// Images that go.
+    pub removals: Vec<(Arc<Mutex<Rank>>, Epoch)>,
+    /// What goes when it is in use no longer.
+    retiring: BTreeSet<SegmentId>,
+    pub stopping: bool,
+}
+
+impl State {
+    /// Nothing yet; `room`: most bytes of all buffers.
+    pub fn new(buffers: Buffers, room: u64) -> State {
+        let tier = |capacity, rate| TierLimits { capacity, contiguous: false, rate };
+        State {
+            start: Instant::now(),
+            policy: Hierarchy::for_many(&[tier(Some(room), RATES[0]), tier(None, RATES[1])], Ties::default()),
+            next: 0,
+            held: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            buffers,
+            due: Vec::new(),
+            lost: BTreeSet::new(),
+            wake: None,
+            removals: Vec::new(),
+            retiring: BTreeSet::new(),
+            stopping: false,
+        }
+    }
+
+    /// A segment that has no other name.
+    pub fn new_segment(&mut self) -> SegmentId {
+        self.next += 1;
+        SegmentId(self.next)
+    }
+
+    /// Tells the policy what happened, and takes note of what it says.
+    ///
+    /// # Errors
+    /// It cannot have happened.
+    pub fn step(&mut self, event: Event) -> Result<(), PolicyError> {
+        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        for action in self.policy.step(now, event)? {
+            match action {
+                Action::Erase(segment, MEMORY) => self.leave_memory(segment),
+                Action::Erase(segment, _) => self.leave_store(segment),
+                Action::Copy(transfer) => self.due.push(transfer),
+                Action::Wake(at) => {
+                    let at = self.start + Duration::from_nanos(at);
+                    self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+                }
+                Action::Lost(segment) => drop(self.lost.insert(segment)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The time at which the policy wanted to be asked again has come.
+    pub fn tick(&mut self) {
+        if self.wake.take_if(|wake| *wake <= Instant::now()).is_some() {
+            // No error but by a defect, which the next event meets as well.
+            let _ = self.step(Event::Tick);
+            self.retire_more();
+        }
+    }
+
+    /// A buffer is needed no longer.
+    pub fn leave_memory(&mut self, segment: SegmentId) {
+        if let Some(buffer) = self.held.get_mut(&segment).and_then(|held| held.buffer.take()) {
+            self.buffers.give_up(buffer);
+        }
+        self.forget_if_gone(segment);
+    }
+
+    fn leave_store(&mut self, segment: SegmentId) {
+        if let Some(held) = self.held.get_mut(&segment)
+            && let Some(stored) = held.stored.take()
+            && let Some(rank) = self.sets.get(&held.set).and_then(|set| set.members.get(&held.rank))
+        {
+            self.removals.push((Arc::clone(rank), stored.epoch));
+        }
+        self.forget_if_gone(segment);
+    }
+
+    fn forget_if_gone(&mut self, segment: SegmentId) {
+        if self.policy.knows(segment) {
+            return;
+        }
+        let Some(held) = self.held.remove(&segment) else { return };
+        let Some(set) = self.sets.get_mut(&held.set) else { return };
+        let key = (held.version, held.run);
+        if let Some(parts) = set.versions.get_mut(&key) {
+            if parts.get(&held.rank) == Some(&segment) {
+                parts.remove(&held.rank);
+            }
+            if parts.is_empty() {
+                set.versions.remove(&key);
+            }
+        }
+    }
+
+    /// Takes note of what the store has of a rank.
+    ///
+    /// # Errors
+    /// A defect of the policy.
+    pub fn found(&mut self, set: &str, rank: u32, stored: Stored) -> Result<(), Failure> {
+        let table = table_of(&stored.record);
+        // What cannot be laid out in a buffer was not put by way of one.
+        let Ok(layout) = Layout::of(&table) else { return Ok(()) };
+        let (version, run, bytes) = (table.version, table.run, layout.len);
+        let segment = self.new_segment();
+        let content = Some(Arc::new((table, layout)));
+        let held = Held {
+            set: set.to_owned(),
+            rank,
+            version,
+            run,
+            bytes,
+            buffer: None,
+            content,
+            put_at: Instant::now(),
+            stored: Some(stored),
+        };
+        self.held.insert(segment, held);
+        self.publish(segment);
+        self.step(Event::Found { segment, bytes, tier: STORE }).map_err(defect)
+    }
+
+    /// A version counts from now on, in place of one that was put before.
+    pub fn publish(&mut self, segment: SegmentId) {
+        let Some(held) = self.held.get(&segment) else { return };
+        let (key, rank) = ((held.version, held.run), held.rank);
+        let set = self.sets.entry(held.set.clone()).or_default();
+        if let Some(content) = &held.content {
+            set.ranks_of.insert(held.run, content.0.ranks);
+        }
+        if let Some(before) = set.versions.entry(key).or_default().insert(rank, segment) {
+            self.retire(before);
+        }
+    }
+
+    /// Whether all ranks have put their part of a version in one run; the newest such run.
+    pub fn whole_run(&self, set: &str, version: u64) -> Option<u64> {
+        let set = self.sets.get(set)?;
+        let runs = set.versions.range((version, 0)..=(version, u64::MAX)).rev();
+        runs.filter(|((_, run), parts)| set.is_whole(*run, parts)).map(|((_, run), _)| *run).next()
+    }
+
+    /// The newest whole version, below a bound if one is given.
+    pub fn newest(&self, set: &str, below: Option<u64>) -> Option<u64> {
+        let set = self.sets.get(set)?;
+        let end = (below.unwrap_or(u64::MAX), if below.is_some() { 0 } else { u64::MAX });
+        let mut whole = set.versions.range(..end).rev().filter(|((_, run), parts)| set.is_whole(*run, parts));
+        whole.next().map(|((version, _), _)| *version)
+    }
+
+    /// The segment of a rank's version that a restore takes: of this run if it has put it, else of one in which the
+    /// version is whole.
+    pub fn restorable(&self, set: &str, rank: u32, version: u64) -> Result<Option<SegmentId>, String> {
+        let Some(known) = self.sets.get(set) else { return Ok(None) };
+        let of = |run: u64| known.versions.get(&(version, run))?.get(&rank).copied();
+        if let Some(own) = of(known.run).or_else(|| of(self.whole_run(set, version)?)) {
+            return Ok(Some(own));
+        }
+        let most =
+            known.versions.range((version, 0)..=(version, u64::MAX)).map(|(_, parts)| parts.len()).max();
+        most.map_or(Ok(None), |parts| {
+            Err(format!(
+                "version {version} of {set} is not whole: {parts} of {} ranks have put it",
+                known.ranks
+            ))
+        })
+    }
+
+    /// Whether something that a rank has put is not in the store yet.
+    pub fn is_pending(&self, set: &str, rank: u32) -> bool {
+        self.held.iter().any(|(segment, held)| {
+            held.set == set
+                && held.rank == rank
+                && held.content.is_some()
+                && held.stored.is_none()
+                && !self.retiring.contains(segment)
+        })
+    }
+
+    /// Whether it is given up, as soon as it is in use no longer.
+    pub fn is_retiring(&self, segment: SegmentId) -> bool {
+        self.retiring.contains(&segment)
+    }
+
+    /// A version is given up: at once, or when no copy of it is under way.
+    pub fn retire(&mut self, segment: SegmentId) {
+        self.retiring.insert(segment);
+        self.retire_more();
+    }
+
+    /// Gives up what could not be given up before.
+    pub fn retire_more(&mut self) {
+        for segment in self.retiring.clone() {
+            let mut is_over = true;
+            for tier in [MEMORY, STORE] {
+                match self.policy.state(segment, tier).map(|_| self.step(Event::Remove(segment, tier))) {
+                    Some(Err(PolicyError::InUse(..))) => is_over = false,
+                    None | Some(_) => {}
+                }
+            }
+            if is_over {
+                self.retiring.remove(&segment);
+            }
+        }
+    }
+
+    /// Versions that the rule of a set does not keep go: those before the oldest of the newest `keep` that the store
+    /// has whole.
+    pub fn apply_rule(&mut self, name: &str) {
+        let Some(set) = self.sets.get(name) else { return };
+        let Some(keep) = set.keep.and_then(|keep| usize::try_from(keep).ok()).filter(|keep| *keep > 0) else {
+            return;
+        };
+        let is_stored =
+            |segment: &SegmentId| self.held.get(segment).is_some_and(|held| held.stored.is_some());
+        let whole = |run: u64, parts: &BTreeMap<u32, SegmentId>| {
+            set.is_whole(run, parts) && parts.values().all(is_stored)
+        };
+        let kept = set.versions.iter().filter(|((_, run), parts)| whole(*run, parts));
+        let mut kept: Vec<u64> = kept.map(|((version, _), _)| *version).collect();
+        kept.dedup();
+        let Some(oldest) = kept.len().checked_sub(keep).map(|at| kept[at]) else { return };
+        let goes: Vec<SegmentId> =
+            set.versions.range(..(oldest, 0)).flat_map(|(_, parts)| parts.values().copied()).collect();
+        goes.into_iter().for_each(|segment| self.retire(segment));
+    }
+
+    /// Whether all that was put is where it is to be in the end.
+    pub fn is_settled(&self) -> bool {
+        self.removals.is_empty()
+            && self.held.values().all(|held| held.stored.is_some() || held.content.is_none())
+    }
+
+    /// The copy of this kind that is to be made first, taken off the list.
+    pub fn take_due(&mut self, is_mine: impl Fn(&State, &Transfer) -> bool) -> Option<Transfer> {
+        let at = self.due.iter().position(|transfer| is_mine(self, transfer))?;
+        Some(self.due.remove(at))
+    }
+
+    /// The head of a buffer says that the store has its version, too.
+    pub fn mark_stored(&mut self, segment: SegmentId, stored: Stored) {
+        if let Some(held) = self.held.get_mut(&segment) {
+            held.stored = Some(stored);
+            // The next server finds it twice, and takes that of the store.
+            let _ = held.buffer.iter().try_for_each(|buffer| buffer.set_state(BufferState::Stored));
+        }
+    }
+}
+
+impl Set {
+    fn is_whole(&self, run: u64, parts: &BTreeMap<u32, SegmentId>) -> bool {
+        self.ranks > 0
+            && self.ranks_of.get(&run) == Some(&self.ranks)
+            && (0..self.ranks).all(|rank| parts.contains_key(&rank))
+    }
+}
+
+/// From the application, or to it.
+pub fn is_of(transfer: &Transfer, from: Place, to: Place) -> bool {
+    (transfer.from, transfer.to) == (from, to)
+}
+
+/// An event that cannot have happened is a defect.
+pub fn defect(error: PolicyError) -> Failure {
+    Failure::new(crate::exit::Exit::Internal, format!("the policy of the tiers: {error}"))
+}

@@ -1,0 +1,175 @@
+//! The threads that copy between memory and the store, as the policy says: one down, one up.
+//!
+//! Started by the server. Invariants: nothing is read or written with the server's lock held; a copy that fails is told
+//! to the policy, which tries again, and to the client that waits for it.
+
+use super::Server;
+use super::ranks::{self, Rank, record_of, table_of};
+use super::state::{MEMORY, STORE, State, is_of};
+use holdfast_image::Epoch;
+use holdfast_objects::buffer::{Layout, State as BufferState};
+use holdfast_tiers::policy::{Event, Place, SegmentId, Transfer};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Server {
+    /// Copies into the store until the server ends.
+    pub(super) fn down(&self) {
+        loop {
+            let mut state = self.state.lock();
+            let work = loop {
+                if state.stopping {
+                    return;
+                }
+                let is_filled = |state: &State, transfer: &Transfer| {
+                    is_of(transfer, Place::Tier(MEMORY), Place::Tier(STORE))
+                        || is_of(transfer, Place::Application, Place::Tier(STORE))
+                            && state.held.get(&transfer.segment).is_none_or(|held| held.content.is_some())
+                };
+                let work = state.take_due(is_filled);
+                if work.is_some() || !state.removals.is_empty() {
+                    break work;
+                }
+                self.wait(&mut state);
+            };
+            let removals = std::mem::take(&mut state.removals);
+            drop(state);
+            remove(removals);
+            if let Some(transfer) = work {
+                let done = self.commit(transfer.segment);
+                self.report(transfer, done);
+                if transfer.from == Place::Application {
+                    // It has passed memory by.
+                    self.state.lock().leave_memory(transfer.segment);
+                }
+            }
+        }
+    }
+
+    /// Copies from the store to memory until the server ends.
+    pub(super) fn up(&self) {
+        loop {
+            let transfer = {
+                let mut state = self.state.lock();
+                loop {
+                    if state.stopping {
+                        return;
+                    }
+                    let is_mine = |_: &State, transfer: &Transfer| {
+                        is_of(transfer, Place::Tier(STORE), Place::Tier(MEMORY))
+                    };
+                    if let Some(transfer) = state.take_due(is_mine) {
+                        break transfer;
+                    }
+                    self.wait(&mut state);
+                }
+            };
+            let done = self.fetch(transfer.segment);
+            self.report(transfer, done);
+        }
+    }
+
+    /// Tells the policy how a copy ended; what went wrong on the way down is told to its client.
+    pub(super) fn report(&self, transfer: Transfer, done: Result<(), String>) {
+        let mut state = self.state.lock();
+        let segment = transfer.segment;
+        let event = match &done {
+            Ok(()) => Event::Copied(transfer),
+            Err(_) => Event::Failed(transfer),
+        };
+        // It is told what it asked for: an error is a defect, which the next event meets as well.
+        let _ = state.step(event);
+        let named = state.held.get(&segment).map(|held| (held.set.clone(), held.rank, held.version));
+        if let (Err(why), Some((name, rank, version))) = (done, &named) {
+            tracing::warn!("{name}, rank {rank}, version {version}: {why}");
+            if transfer.is_down()
+                && !state.is_retiring(segment)
+                && let Some(set) = state.sets.get_mut(name)
+            {
+                set.failures.entry(*rank).or_default().push(format!("version {version}: {why}"));
+            }
+        }
+        if let Some((name, ..)) = named.filter(|_| transfer.is_down()) {
+            state.apply_rule(&name);
+        }
+        state.retire_more();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn commit(&self, segment: SegmentId) -> Result<(), String> {
+        let found = {
+            let state = self.state.lock();
+            state.held.get(&segment).and_then(|held| {
+                let rank = state.sets.get(&held.set)?.members.get(&held.rank)?;
+                Some((Arc::clone(rank), held.buffer.clone()?, held.content.clone()?, held.put_at))
+            })
+        };
+        let Some((rank, buffer, content, put_at)) = found else {
+            return Err("it was given up".into());
+        };
+        let (table, layout) = &*content;
+        let mut rank = rank.lock();
+        let made = rank.commit(&buffer.file, (table, layout), put_at).map_err(|failure| failure.message)?;
+        drop(rank);
+        self.state.lock().mark_stored(segment, made);
+        Ok(())
+    }
+
+    fn fetch(&self, segment: SegmentId) -> Result<(), String> {
+        let (found, taken) = {
+            let mut state = self.state.lock();
+            let Some(bytes) = state.held.get(&segment).map(|held| held.bytes) else {
+                return Err("it was given up".into());
+            };
+            let found = state.place_of(segment);
+            (found, state.buffers.take(bytes).map_err(|error| format!("making a buffer: {error}"))?)
+        };
+        let result = found.ok_or_else(|| "the store has it no longer".into()).and_then(|(rank, epoch)| {
+            let layout = read(&rank, epoch, &taken.file)?;
+            taken.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())
+        });
+        let mut state = self.state.lock();
+        match (result, state.held.get_mut(&segment)) {
+            (Ok(()), Some(held)) => held.buffer = Some(taken),
+            (result, _) => {
+                state.buffers.give_up(taken);
+                return result.and(Err("it was given up".into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fills a buffer from an image; what has to be written to its head.
+pub(super) fn read(rank: &Mutex<Rank>, epoch: Epoch, to: &std::fs::File) -> Result<Layout, String> {
+    let (job, below) = rank.lock().job();
+    let image = job.open_image_from(epoch, &below).map_err(|error| error.to_string())?;
+    let record = record_of(&image).map_err(|error| error.to_string())?;
+    let layout = Layout::of(&table_of(&record))?;
+    ranks::fill(&image, &record, &layout, to)?;
+    Ok(layout)
+}
+
+fn remove(removals: Vec<(Arc<Mutex<Rank>>, Epoch)>) {
+    let mut left = removals;
+    while let Some((rank, _)) = left.first().cloned() {
+        let (own, others): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(other, _)| Arc::ptr_eq(other, &rank));
+        let epochs: BTreeSet<Epoch> = own.into_iter().map(|(_, epoch)| epoch).collect();
+        if let Err(error) = rank.lock().remove(&epochs) {
+            tracing::warn!("removing versions: {error}");
+        }
+        left = others;
+    }
+}
+
+impl State {
+    /// The rank and the image that the store has of a segment.
+    pub(super) fn place_of(&self, segment: SegmentId) -> Option<(Arc<Mutex<Rank>>, Epoch)> {
+        let held = self.held.get(&segment)?;
+        let rank = self.sets.get(&held.set)?.members.get(&held.rank)?;
+        Some((Arc::clone(rank), held.stored.as_ref()?.epoch))
+    }
+}
