@@ -43,7 +43,8 @@ names_in() {
 }
 
 bad=0
-for manifest in */Cargo.toml compat/*/Cargo.toml tiers/*/Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
+for manifest in */Cargo.toml compat/*/Cargo.toml tiers/*/Cargo.toml cuda-hooks/*/Cargo.toml \
+    cuda-hooks/stand-in/*/Cargo.toml; do
     [ -f "$manifest" ] || continue
     crate=${manifest%/Cargo.toml}
     [ "$crate" = fuzz ] && continue

@@ -3,6 +3,7 @@
 use crate::exit::{Exit, Failure};
 use holdfast_abi::SharedPage;
 use holdfast_image::Epoch;
+use holdfast_image::objects::ObjectRecord;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::{Image, Job, Store, StoreError};
 use std::ffi::OsString;
@@ -94,6 +95,15 @@ pub fn open_image(job: &Job, epoch: Option<Epoch>) -> Result<Image, Failure> {
 pub fn record_of(image: &Image) -> Result<ProcessRecord, StoreError> {
     let record = image.record();
     ProcessRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
+}
+
+/// The record of an image of objects, checked.
+///
+/// # Errors
+/// It is damaged, or the image is of something else.
+pub fn objects_of(image: &Image) -> Result<ObjectRecord, StoreError> {
+    let record = image.record();
+    ObjectRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
 }
 
 /// What a command is called after: its script, where it is an interpreter with one, else its program.

@@ -15,7 +15,7 @@ use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::{CopyStatus, JobStatus, UnderWay};
 use holdfast_tiers::stack::{Place, TierRecord, TiersRecord};
-use holdfast_tiers::{ImageInfo, Job};
+use holdfast_tiers::{ImageInfo, Job, parse_rank};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,8 @@ use std::path::Path;
 struct Row {
     job: String,
     /// "running"; "ending": its program has ended (or not begun); "no agent": the program runs, but cannot be
-    /// checkpointed any more; as [`LastRun::state`]; "stopped": of no run anything is known.
+    /// checkpointed any more; as [`LastRun::state`]; "stopped": of no run anything is known. Of a rank of a set of
+    /// objects "open" or "closed": whether a server has it.
     state: &'static str,
     /// The exit status of its program, if it has one.
     status: Option<u8>,
@@ -158,10 +159,13 @@ fn row(job: &Job) -> Result<Row, Failure> {
     let last = LastRun::read(job);
     let is_over = !running && left.is_none();
     let ended = last.and_then(|last| last.ended).filter(|_| is_over);
+    let is_of_objects = parse_rank(job.name()).is_some();
     let tiers = tier_rows(record, status.as_ref());
     Ok(Row {
         job: job.name().to_owned(),
         state: match (running, &status, left) {
+            _ if is_of_objects && running => "open",
+            _ if is_of_objects => "closed",
             (true, Some(status), _) if status.pid.is_none() => "ending",
             // The agent answers no more, for it is about to end as well.
             (true, None, _) if last.is_some_and(|last| last.ended.is_some()) => "ending",

@@ -22,6 +22,7 @@ pub mod restart_lost;
 pub mod run;
 pub mod set;
 pub mod show;
+mod show_objects;
 pub mod sync;
 pub mod tier_list;
 pub mod verify;

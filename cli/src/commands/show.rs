@@ -1,5 +1,6 @@
 //! `holdfast show`: what an image holds, what its epoch changed, and where its stop time went.
 
+use super::show_objects;
 use crate::exit::Failure;
 use crate::last_restart::LastRestart;
 use crate::names::ImageName;
@@ -27,8 +28,11 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &name.job)?;
     let image = crate::names::open_image(&job, name.epoch)?;
-    let record = crate::names::record_of(&image)?;
     let tiers = tiers::names_of(&job, &TiersRecord::read(&job), image.epoch());
+    if show_objects::is_of_objects(&image) {
+        return show_objects::run(job.name(), &image, &tiers, json);
+    }
+    let record = crate::names::record_of(&image)?;
     let last_restart = LastRestart::read(&job);
     if json {
         return report::print_json(

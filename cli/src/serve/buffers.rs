@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Where memory is.
 const BASE: &str = "/dev/shm";
-/// So many that nobody needs stay for the next ones of their length: new pages cost more than a copy.
+/// So many that are free stay for the next ones of their length: new pages cost more than a copy.
 const SPARE: usize = 8;
 
 /// A buffer that is in use.
@@ -104,7 +104,7 @@ impl Buffers {
         let _ = fs::remove_file(self.path(buffer.number));
     }
 
-    /// Those that nobody uses go.
+    /// Those that are free go.
     pub fn remove_spare(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {
             let _ = fs::remove_file(self.path(buffer.number));

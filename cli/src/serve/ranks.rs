@@ -1,11 +1,13 @@
 //! What the store has of one rank of a set of objects: a job without a program, whose images are versions.
 //!
-//! Used by the server's threads, each with the rank's lock. Invariants: only a version that is whole in a buffer becomes
-//! an image; an object keeps its address space from version to version, so that an image stores what has changed.
+//! Used by the server's threads, each with the rank's lock. Invariants: only a version that is whole in a buffer
+//! becomes an image; an object keeps its address space from version to version, so that an image stores what has
+//! changed.
 
 use crate::cascade;
 use crate::exit::{Exit, Failure};
 use crate::job_lock;
+use crate::names::objects_of;
 use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::address_space::split;
@@ -65,7 +67,7 @@ impl Rank {
             Rank { job, below, lock: None, lineage: None, spaces: BTreeMap::new(), recipe, cascade: None };
         let (mut found, mut broken) = (Vec::new(), Vec::new());
         for info in rank.job.images()? {
-            match rank.image(info.epoch).and_then(|image| record_of(&image)) {
+            match rank.image(info.epoch).and_then(|image| objects_of(&image)) {
                 Ok(record) => found.push(Stored { epoch: info.epoch, record }),
                 Err(error) => broken.push(format!("{}@{}: {error}", rank.job.name(), info.epoch)),
             }
@@ -113,8 +115,8 @@ impl Rank {
         self.job.open_image_from(epoch, &self.below)
     }
 
-    /// Makes an image of a version that lies in a buffer, and returns when it is durable in the store. `put_at`: when it
-    /// was put.
+    /// Makes an image of a version that lies in a buffer, and returns when it is durable in the store. `put_at`: when
+    /// it was put.
     ///
     /// # Errors
     /// Of the store: there is no new image.
@@ -179,15 +181,6 @@ impl Rank {
 fn without_memory(tiers: &JobTiers) -> JobTiers {
     let all = std::iter::once(tiers.store()).chain(tiers.lower()).cloned().collect::<Vec<_>>();
     JobTiers::of(&all).unwrap_or_default()
-}
-
-/// The record of an image of objects, checked.
-///
-/// # Errors
-/// It is damaged, or the image is of something else.
-pub fn record_of(image: &Image) -> Result<ObjectRecord, StoreError> {
-    let record = image.record();
-    ObjectRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
 }
 
 /// The table of a version as a buffer has it.

@@ -4,8 +4,9 @@
 //! to the policy, which tries again, and to the client that waits for it.
 
 use super::Server;
-use super::ranks::{self, Rank, record_of, table_of};
+use super::ranks::{self, Rank, table_of};
 use super::state::{MEMORY, STORE, State, is_of};
+use crate::names::objects_of;
 use holdfast_image::Epoch;
 use holdfast_objects::buffer::{Layout, State as BufferState};
 use holdfast_tiers::policy::{Event, Place, SegmentId, Transfer};
@@ -146,7 +147,7 @@ impl Server {
 pub(super) fn read(rank: &Mutex<Rank>, epoch: Epoch, to: &std::fs::File) -> Result<Layout, String> {
     let (job, below) = rank.lock().job();
     let image = job.open_image_from(epoch, &below).map_err(|error| error.to_string())?;
-    let record = record_of(&image).map_err(|error| error.to_string())?;
+    let record = objects_of(&image).map_err(|error| error.to_string())?;
     let layout = Layout::of(&table_of(&record))?;
     ranks::fill(&image, &record, &layout, to)?;
     Ok(layout)

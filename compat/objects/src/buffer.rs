@@ -9,7 +9,8 @@
 //! ```
 //! Numbers are little-endian. The server makes the file and reads it by pread(2): a client that cuts it short causes an
 //! error there, no SIGBUS. The client maps it, writes table and data, and last the state. Invariants: a buffer whose
-//! state is [`State::Put`] is a version, also after client and server have died; all else in it is as if it were not there.
+//! state is [`State::Put`] is a version, also after client and server have died; all else in it is as if it were
+//! not there.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;

@@ -114,7 +114,7 @@ pub enum Event {
     /// A copy has failed: from the application the next tier takes it at once, else down it is tried again after a
     /// while; up another copy is taken.
     Failed(Transfer),
-    /// The application has given up this copy of its own, and with it the segment, which nobody has.
+    /// The application has given up this copy of its own, and with it the segment, which no tier has.
     Withdrawn(Transfer),
     /// Time has passed.
     Tick,
