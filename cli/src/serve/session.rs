@@ -70,6 +70,10 @@ pub fn serve(server: &Server, socket: OwnedFd) {
     if !unix_socket::peer(socket.as_fd()).is_ok_and(is_ours) {
         return;
     }
+    // A thread of its own waits for what it says.
+    if fd::fcntl(socket.as_fd(), libc::F_SETFL, 0).is_err() {
+        return;
+    }
     let socket = Arc::new(socket);
     let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) else { return };
     let (number, mut session) = match open(server, &socket, request) {
