@@ -5,7 +5,7 @@ use holdfast_abi::SharedPage;
 use holdfast_image::Epoch;
 use holdfast_image::objects::ObjectRecord;
 use holdfast_image::record::ProcessRecord;
-use holdfast_tiers::{Image, Job, Store, StoreError};
+use holdfast_tiers::{Image, Job, Record, Store, StoreError, parse_rank};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -52,6 +52,19 @@ pub fn open_job(store: &Store, name: &str) -> Result<Job, Failure> {
     // Whatever is done with it: a killed agent cannot remove it.
     job.remove_dead_socket();
     Ok(job)
+}
+
+/// A rank of a set of objects has nothing that could be restarted.
+///
+/// # Errors
+/// The job is one.
+pub fn refuse_objects(name: &str) -> Result<(), Failure> {
+    let Some((set, _)) = parse_rank(name) else { return Ok(()) };
+    let what = format!(
+        "{name} has objects that a program has put itself: it takes them back when it is started again \
+         (holdfast_restore, VELOC_Restart); there is no process in the set {set} to restart"
+    );
+    Err(Failure::new(Exit::Refused, what))
 }
 
 /// A job that is not there, with the name that may have been meant.
@@ -104,6 +117,17 @@ pub fn record_of(image: &Image) -> Result<ProcessRecord, StoreError> {
 pub fn objects_of(image: &Image) -> Result<ObjectRecord, StoreError> {
     let record = image.record();
     ObjectRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
+}
+
+/// Whether a record is one that an image can have: of processes, or of objects.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_record(record: &Record) -> Result<(), String> {
+    match record.kind {
+        ObjectRecord::KIND => ObjectRecord::decode(record.kind, &record.bytes).map(drop),
+        kind => ProcessRecord::decode(kind, &record.bytes).map(drop),
+    }
 }
 
 /// What a command is called after: its script, where it is an interpreter with one, else its program.

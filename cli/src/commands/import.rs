@@ -9,11 +9,11 @@ use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::names::check_record;
 use crate::report;
 use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
-use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::hygiene::{Archive, ArchiveError};
 use holdfast_tiers::stack::JobTiers;
 use holdfast_tiers::{Job, JobLock, Record, Store, StoreError};
@@ -73,7 +73,7 @@ pub fn run(args: &ImportArgs, root: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) -> Result<(), Failure> {
-    let record = |record: &Record| ProcessRecord::decode(record.kind, &record.bytes).map(drop);
+    let record = |record: &Record| check_record(record);
     let archive = Archive::open(input, &record).map_err(|error| of_archive(file, error))?;
     let origin: Origin = serde_json::from_slice(archive.origin())
         .map_err(|error| Failure::new(Exit::BadImage, format!("{file}: settings of the job: {error}")))?;

@@ -26,6 +26,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         return Err(Failure::new(Exit::Usage, "name a job, or give --all-lost"));
     };
     let store = crate::names::open_store(root)?;
+    crate::names::refuse_objects(&image.job)?;
     let located = locate(args, image, &store)?;
     let mut job = crate::names::open_job(&store, &image.job)?;
     let mut epoch = image.epoch;

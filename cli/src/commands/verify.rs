@@ -8,14 +8,13 @@ use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
-use crate::names::ImageName;
+use crate::names::{ImageName, check_record};
 use crate::report;
 use holdfast_image::Epoch;
-use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::hygiene::{Finding, Mended, Verified, Verify, finish_repairs, repair, verify};
 use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, JobLock, MemoryFirst, Record, Store, TierFolder};
+use holdfast_tiers::{Job, JobLock, MemoryFirst, Store, TierFolder};
 use serde::Serialize;
 use std::path::Path;
 
@@ -229,7 +228,7 @@ fn look(place: &JobPlace, (epoch, label): (Option<Epoch>, &str)) -> Result<Verif
     let bar = report::progress(&format!("{label}verifying {}", place.name()), 0);
     let options = Verify {
         epoch,
-        record: &record_is_good,
+        record: &check_record,
         total: &|bytes| bar.set_length(bytes),
         passed: &|bytes| bar.inc(bytes),
     };
@@ -256,11 +255,6 @@ fn look_at_memory(
     Ok(all)
 }
 
-/// The store does not know what is in a record.
-fn record_is_good(record: &Record) -> Result<(), String> {
-    ProcessRecord::decode(record.kind, &record.bytes).map(drop)
-}
-
 /// Puts back what is damaged in these places, from all others.
 fn mend(job: &str, found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<Vec<Repaired>, Failure> {
     let mut repaired = Vec::new();
@@ -272,7 +266,7 @@ fn mend(job: &str, found: &[(&JobPlace, Verified)], all: &[JobPlace]) -> Result<
         let others: Vec<TierFolder> =
             all.iter().filter(|other| !other.is_same(place)).map(|other| other.folder.clone()).collect();
         let bar = report::progress(&format!("repairing {}", place.name()), 0);
-        let done = repair(&place.folder, &others, found, &record_is_good, &|bytes| bar.inc(bytes));
+        let done = repair(&place.folder, &others, found, &check_record, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let row = |Mended { object, versions, lost }| Repaired {
             job: job.to_owned(),

@@ -11,6 +11,9 @@ mod buffers;
 mod ranks;
 mod session;
 mod state;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
 mod workers;
 
 use crate::args::ServeArgs;

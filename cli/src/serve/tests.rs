@@ -1,0 +1,338 @@
+//! The server with clients of its own, over real sockets and a real store.
+
+use super::buffers::Buffers;
+use super::state::{MEMORY, State};
+use super::{Server, session, spawn};
+use holdfast_objects::buffer::{HEAD, Layout, Object, State as BufferState, Table};
+use holdfast_objects::wire::{self, Answer, PROTOCOL, Request};
+use holdfast_tiers::Store;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of the one object of each version.
+const BYTES: u64 = 64 << 10;
+
+/// A store of its own; its server ends, and all that is left of both goes, when it is dropped.
+struct World {
+    root: PathBuf,
+    server: Arc<Server>,
+}
+
+impl World {
+    /// With room for so many versions in memory.
+    fn new(room: u64) -> World {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("holdfast-serve-{}-{number}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        World::at(root, room)
+    }
+
+    fn at(root: PathBuf, room: u64) -> World {
+        let store = Store::open(&root).unwrap();
+        store.objects_folder().unwrap();
+        let (buffers, left) = Buffers::open(&root).unwrap();
+        let state = Mutex::new(State::new(buffers, room * layout(0, 0, 1, 0).len));
+        let server = Arc::new(Server { state, store, changed: Condvar::new(), opening: Mutex::new(0) });
+        server.recover(left).unwrap();
+        for work in [Server::down as fn(&Server), Server::up] {
+            let server = Arc::clone(&server);
+            spawn("worker", move || work(&server)).unwrap();
+        }
+        World { root, server }
+    }
+
+    fn client(&self, rank: u32, ranks: u32) -> Client {
+        let (own, theirs) = holdfast_sys::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        let server = Arc::clone(&self.server);
+        thread::spawn(move || session::serve(&server, theirs));
+        let mut client = Client { socket: own, rank, ranks, run: 0, files: BTreeMap::new() };
+        let (protocol, set) = (PROTOCOL, "set".to_owned());
+        let open =
+            Request::Open { protocol, set, rank, ranks, tiers: Vec::new(), keep: Some(100), run: None };
+        match client.ask(&open) {
+            Answer::Opened { run } => client.run = run,
+            other => panic!("{other:?}"),
+        }
+        client
+    }
+
+    /// Versions of rank 0 that are in memory.
+    fn in_memory(&self) -> Vec<u64> {
+        let state = self.server.state.lock();
+        let held = state.held.values().filter(|held| held.rank == 0 && held.buffer.is_some());
+        let mut versions: Vec<u64> = held.map(|held| held.version).collect();
+        versions.sort_unstable();
+        versions
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&World) -> bool) {
+        for _ in 0..6000 {
+            if is_so(self) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{what}: in memory are {:?}", self.in_memory());
+    }
+
+    /// As if the server had been killed: nothing is brought anywhere any more.
+    fn kill(&self) {
+        self.server.state.lock().stopping = true;
+        self.server.changed.notify_all();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.server.leave();
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+struct Client {
+    socket: OwnedFd,
+    rank: u32,
+    ranks: u32,
+    run: u64,
+    files: BTreeMap<u64, File>,
+}
+
+fn table(rank: u32, ranks: u32, version: u64, run: u64) -> Table {
+    let objects = vec![Object { key: "x".into(), bytes: BYTES, element: 8 }];
+    Table { set: "set".into(), rank, ranks, version, run, objects }
+}
+
+/// All tables of these tests are of one length, so that all buffers are.
+fn layout(rank: u32, version: u64, ranks: u32, run: u64) -> Layout {
+    Layout::of(&table(rank, ranks, version, run)).unwrap()
+}
+
+fn content(rank: u32, version: u64, run: u64) -> Vec<u8> {
+    let seed = run ^ (version << 8) ^ u64::from(rank);
+    (0..BYTES / 8).flat_map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed).to_le_bytes()).collect()
+}
+
+impl Client {
+    fn tell(&self, request: &Request) {
+        wire::send(self.socket.as_fd(), request, None).unwrap();
+    }
+
+    fn ask(&mut self, request: &Request) -> Answer {
+        self.tell(request);
+        let (answer, passed) = wire::receive(self.socket.as_fd()).unwrap().unwrap();
+        if let (Answer::Buffer { buffer, .. }, Some(passed)) = (&answer, passed) {
+            self.files.insert(*buffer, passed.into());
+        }
+        answer
+    }
+
+    fn room(&mut self, version: u64) -> u64 {
+        let bytes = layout(self.rank, version, self.ranks, self.run).len;
+        match self.ask(&Request::Room { version, bytes }) {
+            Answer::Buffer { buffer, .. } => buffer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put(&mut self, version: u64) {
+        let buffer = self.room(version);
+        let (layout, file) = (layout(self.rank, version, self.ranks, self.run), &self.files[&buffer]);
+        file.write_all_at(&content(self.rank, version, self.run), layout.places[0]).unwrap();
+        file.write_all_at(&layout.table, HEAD).unwrap();
+        file.write_all_at(&layout.head(BufferState::Put), 0).unwrap();
+        self.tell(&Request::Put { buffer });
+    }
+
+    /// What was restored; of which run.
+    fn restore(&mut self, version: u64) -> Result<u64, Answer> {
+        let buffer = match self.ask(&Request::Restore { version }) {
+            Answer::Buffer { buffer, .. } => buffer,
+            other => return Err(other),
+        };
+        let file = &self.files[&buffer];
+        let mut head = [0; HEAD as usize];
+        file.read_exact_at(&mut head, 0).unwrap();
+        let head = holdfast_objects::buffer::Head::decode(&head).unwrap();
+        let mut bytes = vec![0; usize::try_from(head.table).unwrap()];
+        file.read_exact_at(&mut bytes, HEAD).unwrap();
+        let (table, layout) = head.table(&bytes).unwrap();
+        let mut found = vec![0; usize::try_from(BYTES).unwrap()];
+        file.read_exact_at(&mut found, layout.places[0]).unwrap();
+        assert!(found == content(self.rank, version, table.run), "version {version}: not what was put");
+        self.tell(&Request::Restored { buffer });
+        Ok(table.run)
+    }
+
+    fn newest(&mut self) -> Option<u64> {
+        match self.ask(&Request::Newest { below: None }) {
+            Answer::Version(version) => version,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// First in, first out would evict what is wanted next, and so would least recently used.
+#[test]
+fn what_is_hinted_at_stays_in_memory_or_comes_back_and_what_is_not_goes() {
+    let world = World::new(4);
+    let mut client = world.client(0, 1);
+    for version in 1..=8 {
+        client.put(version);
+        assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    }
+    assert_eq!(world.in_memory(), [5, 6, 7, 8]);
+    // The oldest are wanted first.
+    client.tell(&Request::Hint { version: 5 });
+    client.tell(&Request::Hint { version: 6 });
+    for version in [9, 10] {
+        client.put(version);
+        assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    }
+    assert_eq!(world.in_memory(), [5, 6, 9, 10], "what is new takes the place of what no hint is for");
+    assert_eq!((client.restore(5), client.restore(6)), (Ok(client.run), Ok(client.run)));
+    // What was restored makes room for what comes back before it is asked for.
+    for version in [2, 1] {
+        client.tell(&Request::Hint { version });
+    }
+    client.tell(&Request::Start);
+    world.wait_until("what is hinted at is prefetched", |world| {
+        let there = world.in_memory();
+        there.contains(&1) && there.contains(&2)
+    });
+    assert_eq!(world.in_memory(), [1, 2, 9, 10]);
+    // Nothing is lost by all that.
+    for version in 1..=10 {
+        assert_eq!(client.restore(version), Ok(client.run), "version {version}");
+    }
+}
+
+#[test]
+fn a_version_is_offered_when_all_ranks_have_put_it_in_one_run() {
+    let world = World::new(100);
+    {
+        let mut clients: Vec<Client> = (0..3).map(|rank| world.client(rank, 3)).collect();
+        assert!(clients.iter().all(|client| client.run == clients[0].run));
+        for client in &mut clients {
+            client.put(1);
+        }
+        clients[0].put(2);
+        clients[1].put(2);
+        for client in &mut clients {
+            assert_eq!(client.ask(&Request::Wait), Answer::Done);
+            assert_eq!(client.newest(), Some(1));
+        }
+        assert!(clients[0].restore(2).is_ok(), "its own part, in the run in which it was put");
+        assert!(matches!(clients[2].restore(2), Err(Answer::Failed { .. })));
+        assert_eq!(clients[2].restore(3), Err(Answer::Missing));
+    }
+    // The program is started again.
+    let mut clients: Vec<Client> = (0..3).map(|rank| world.client(rank, 3)).collect();
+    clients[2].put(2);
+    assert_eq!(clients[2].ask(&Request::Wait), Answer::Done);
+    assert_eq!(clients[0].newest(), Some(1), "parts of two runs are no whole version");
+    clients[0].put(2);
+    clients[1].put(2);
+    for client in &mut clients {
+        assert_eq!(client.ask(&Request::Wait), Answer::Done);
+        assert_eq!((client.newest(), client.restore(2)), (Some(2), Ok(client.run)));
+        assert_ne!(client.restore(1), Ok(client.run));
+    }
+    drop(clients);
+    // With other ranks there is nothing to go on from.
+    assert_eq!(world.client(0, 2).newest(), None);
+}
+
+#[test]
+fn what_was_put_outlives_the_server_and_what_was_being_filled_does_not() {
+    let world = World::new(100);
+    let root = world.root.clone();
+    let run = {
+        let mut client = world.client(0, 1);
+        world.kill();
+        client.put(1);
+        client.put(2);
+        client.room(3);
+        // The messages were read: what was put is known.
+        client.newest();
+        client.run
+    };
+    world.wait_until("the client has gone", |world| {
+        let state = world.server.state.lock();
+        state.sets.values().all(|set| set.clients.is_empty())
+    });
+    // The locks of its ranks go with a server that is killed.
+    world.server.state.lock().sets.clear();
+    let next = World::at(root, 100);
+    let mut client = next.client(0, 1);
+    assert_ne!(client.run, run);
+    assert_eq!(client.newest(), Some(2));
+    assert_eq!((client.restore(1), client.restore(2)), (Ok(run), Ok(run)));
+    assert_eq!(client.restore(3), Err(Answer::Missing));
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    std::mem::forget(world);
+}
+
+#[test]
+fn a_client_that_goes_takes_what_it_was_filling_with_it() {
+    let world = World::new(2);
+    for version in 1..=20 {
+        let mut client = world.client(0, 1);
+        client.put(version);
+        client.room(version + 100);
+        let number = client.room(version + 200);
+        client.tell(&Request::Abandon { buffer: number });
+        assert_eq!(client.newest(), Some(version));
+    }
+    let mut client = world.client(0, 1);
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    world.wait_until("the buffers of all that have gone are free", |world| {
+        world.server.state.lock().held.values().all(|held| held.content.is_some())
+    });
+    assert_eq!(client.ask(&Request::Drop), Answer::Done);
+    assert_eq!((client.newest(), world.in_memory()), (None, vec![]));
+}
+
+#[test]
+fn a_store_that_fails_is_told_once_and_tried_again() {
+    let world = World::new(100);
+    let mut client = world.client(0, 1);
+    client.put(1);
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    // The next image's segment cannot get its name.
+    let folder = world.root.join("objects/set/0");
+    let blocks = folder.join("manifest-000002");
+    fs::create_dir(&blocks).unwrap();
+    client.put(2);
+    let answer = client.ask(&Request::Wait);
+    assert!(matches!(&answer, Answer::Failed { why } if why.contains("version 2")), "{answer:?}");
+    assert_eq!(client.restore(2), Ok(client.run), "it is in memory all the same");
+    fs::remove_dir(&blocks).unwrap();
+    loop {
+        match client.ask(&Request::Wait) {
+            Answer::Done => break,
+            Answer::Failed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(
+        fs::read_dir(&folder)
+            .unwrap()
+            .filter(|entry| {
+                let name = entry.as_ref().unwrap().file_name();
+                name.to_string_lossy().starts_with("manifest-")
+            })
+            .count(),
+        2
+    );
+    let state = world.server.state.lock();
+    assert!(state.held.values().all(|held| held.stored.is_some()), "tier {MEMORY} alone has something");
+}
