@@ -1,4 +1,5 @@
-/* holdfast.h - what a program may say to Holdfast.
+/* holdfast.h - what a program may say to Holdfast. Two parts, of two libraries: checkpoints of the whole program
+ * (libholdfast.so), and at the end objects, which a program puts and restores itself (libholdfast-client.so).
  *
  * No program needs this: `holdfast run -- ./app` checkpoints unmodified programs. It is for programs that know the best
  * moment for a checkpoint, or which few arrays are worth keeping.
@@ -19,11 +20,14 @@
  * a fork is a process of its own for the agent. After exec nothing is left of protected memory.
  *
  * errno is only changed by holdfast_malloc_protected(), and there only on failure.
+ *
+ * All of this is of the first part; the second one says what holds for it.
  */
 #ifndef HOLDFAST_H
 #define HOLDFAST_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,6 +46,9 @@ extern "C" {
 #define HOLDFAST_E_NOT_FOUND (-7) /* that image has no region of this name */
 #define HOLDFAST_E_SIZE (-8)      /* that image has this region with another size */
 #define HOLDFAST_E_READ (-9)      /* the region could not be read; part of the buffer may have been overwritten */
+#define HOLDFAST_E_SERVER (-10)   /* objects: no server, and none could be started, or it died or is silent */
+#define HOLDFAST_E_STATE (-11)    /* objects: out of order, as an end without a begin */
+#define HOLDFAST_E_FORKED (-12)   /* objects: the handle is the parent's */
 
 /* Longest name of a protected region, bytes, without the terminating NUL. */
 #define HOLDFAST_NAME_MAX 111
@@ -121,6 +128,109 @@ HOLDFAST_API int holdfast_free_protected(void *memory);
  *   HOLDFAST_E_ARGUMENT   a null pointer, a bad name, or size 0
  * It needs no agent. */
 HOLDFAST_API int holdfast_restore_protected(const char *name, void *buffer, size_t size);
+
+/* ---- Objects ----
+ *
+ * For programs that checkpoint themselves: memory that the program names (its objects) is put into a store as
+ * versions, and restored from there, by another process, after any end. Nothing else of the program is kept.
+ * `holdfast run` is not needed.
+ *
+ * Linking. cc app.c -lholdfast-client. Nothing has to run: the first program that opens a store starts its server
+ * (`holdfast serve`, as an ordinary process of the same user), which ends with the last one. The binary `holdfast` is
+ * looked for beside the library and in PATH; HOLDFAST_BIN says another one.
+ *
+ * A set of objects has a name, and one or more ranks, each a handle of its own. A version is a number that the program
+ * chooses; it is whole when all ranks have put theirs, and only whole versions are offered (holdfast_newest). All ranks
+ * of a set are on one machine.
+ *
+ * A put copies memory, and returns: compression, the disk, lower tiers and old versions are the server's. What was put
+ * is kept when the program dies at once (kill -9). When the machine dies, what has reached the disk is kept:
+ * holdfast_wait().
+ *
+ * Errors. A function returns 0, or what it says below; a negative number is one of HOLDFAST_E_*, and holdfast_error()
+ * has the text. E_FAILED: the server says why. An error leaves versions that are there as they are.
+ *
+ * Threads. Any thread may use a handle; calls of one handle wait for each other. None in a signal handler.
+ * No other thread writes to memory that is being put. A child of fork may only close a handle: all else is
+ * HOLDFAST_E_FORKED. No function changes errno.
+ *
+ *     holdfast_objects *set = holdfast_open("heat", rank, ranks, "store=/scratch/me;tier=dir=/pfs/me");
+ *     holdfast_region(set, "field", field, bytes, sizeof(double));
+ *     int64_t version = holdfast_newest(set, HOLDFAST_ANY);
+ *     if (version >= 0 && holdfast_restore(set, version) != 0)
+ *         errx(1, "%s", holdfast_error(set));
+ */
+typedef struct holdfast_objects holdfast_objects;
+
+/* Any version: no upper bound. Versions are 0 to INT64_MAX. */
+#define HOLDFAST_ANY UINT64_MAX
+
+/* Opens a set. `name`: 1 to 100 letters, digits, '_', '-' and '.', not '.' first. `rank`: 0 to ranks - 1.
+ * `options`: NULL, or texts NAME=VALUE with ';' between them:
+ *   store=DIR      where versions are [HOLDFAST_STORE, else the user's default store]
+ *   tier=ADDRESS   a lower tier, as `holdfast run --tier` has it (dir=PATH,keep=N); the fastest one first
+ *   keep=N         so many of the newest whole versions stay in the store [all]
+ *   holdfast=PATH  the binary
+ * Returns NULL on error: holdfast_error(NULL) says why. */
+holdfast_objects *holdfast_open(const char *name, unsigned int rank, unsigned int ranks, const char *options);
+
+/* Closes it; NULL is allowed. Versions stay; one that was begun and not ended is not there. It does not wait. */
+void holdfast_close(holdfast_objects *set);
+
+/* Why the last call of this thread that failed has failed, of whatever handle (`set` may be NULL). The text is there
+ * until the next one that fails. */
+const char *holdfast_error(holdfast_objects *set);
+
+/* Registers memory as the object `key` (1 to 255 bytes, UTF-8), in place of what had that key. It must be there until
+ * it is unregistered. `element`: size of one of its elements, by which it is compressed better; 0: not known. */
+int holdfast_region(holdfast_objects *set, const char *key, void *memory, size_t bytes, size_t element);
+int holdfast_unregister(holdfast_objects *set, const char *key);
+
+/* Puts all registered memory as a version. One that is there already is replaced. */
+int holdfast_put(holdfast_objects *set, uint64_t version);
+
+/* The same in parts: begin, then some objects and the rest in any order, end. Memory is copied by put_some and
+ * put_rest, and may be changed after them. Without an end, or with abandon, there is no version. */
+int holdfast_begin(holdfast_objects *set, uint64_t version);
+int holdfast_put_some(holdfast_objects *set, const char *const *keys, size_t count);
+int holdfast_put_rest(holdfast_objects *set);
+int holdfast_end(holdfast_objects *set);
+int holdfast_abandon(holdfast_objects *set);
+
+/* Waits until all that this rank has put is in the store, on disk. Negative: something is not; told once. */
+int holdfast_wait(holdfast_objects *set);
+
+/* 1: holdfast_wait() would return at once; 0: it would not. */
+int holdfast_finished(holdfast_objects *set);
+
+/* The newest version that is whole on all ranks, below this one (HOLDFAST_ANY: of all).
+ * HOLDFAST_E_NOT_FOUND: there is none. Ranks that ask at different times may get different answers: the smallest
+ * one is whole. */
+int64_t holdfast_newest(holdfast_objects *set, uint64_t below);
+
+/* Bytes of an object of a version. HOLDFAST_E_NOT_FOUND: there is no such version of this rank, or object in it. */
+int64_t holdfast_size(holdfast_objects *set, uint64_t version, const char *key);
+
+/* Copies a version into all registered memory. HOLDFAST_E_NOT_FOUND: the version, or an object of it, is not there;
+ * HOLDFAST_E_SIZE: registered memory is smaller than its object. Nothing was copied then. */
+int holdfast_restore(holdfast_objects *set, uint64_t version);
+
+/* Copies one object into this memory, registered or not. */
+int holdfast_restore_into(holdfast_objects *set, uint64_t version, const char *key, void *memory, size_t bytes);
+
+/* After holdfast_size() and holdfast_restore_into(): the version is not needed at hand any more. The next one that is
+ * put or restored says so, too. */
+int holdfast_restored(holdfast_objects *set);
+
+/* Hints. They cost nothing, and nothing goes wrong when they turn out wrong.
+ * will_restore: this version will be restored, after those that were hinted at before. start: what was hinted at may be
+ * fetched from now on. discard: this version is not needed once it was restored, and need not reach the store. */
+int holdfast_will_restore(holdfast_objects *set, uint64_t version);
+int holdfast_start(holdfast_objects *set);
+int holdfast_discard(holdfast_objects *set, uint64_t version);
+
+/* All versions of this rank go. */
+int holdfast_drop(holdfast_objects *set);
 
 #ifdef __cplusplus
 }

@@ -83,6 +83,55 @@ impl Start {
         Ok(pid)
     }
 
+    /// Starts it as no child of the caller, to which neither SIGCHLD nor wait(2) tells of it: a program in which this
+    /// is library code waits for its own children alone. Signals are at their defaults there. Returns its id once
+    /// `execve` has succeeded.
+    ///
+    /// No fork(2): the page tables of a large program would be copied, and memory that a network adapter knows would be
+    /// shared with the child for a moment, so that what the program writes then goes to other pages.
+    ///
+    /// # Errors
+    /// Of clone or execve; nothing is left running.
+    pub fn spawn_orphan(&self) -> io::Result<i32> {
+        let (result, low_report) = fd::pipe(0)?;
+        let floor = i32::try_from(self.descriptors.len() + 3).unwrap_or(64);
+        let report = raise(&low_report, floor)?;
+        drop(low_report);
+        let sources = self
+            .descriptors
+            .iter()
+            .map(|source| raise(source, floor))
+            .collect::<io::Result<Vec<OwnedFd>>>()?;
+        let mut stack = vec![0_u128; STACK];
+        let mut orphan = Orphan {
+            start: self,
+            sources: sources.iter().map(AsRawFd::as_raw_fd).collect(),
+            arguments: pointers(&self.arguments),
+            environment: pointers(&self.environment),
+            report: report.as_raw_fd(),
+            stack: stack.as_mut_ptr_range().end.cast(),
+            result: Ok(0),
+        };
+        let mut stack = vec![0_u128; STACK];
+        let before = signals::block(u64::MAX);
+        let argument = (&raw mut orphan).cast();
+        // SAFETY: the new process shares this memory while this thread waits for its end, on a stack of its own, with
+        // all signals blocked, and makes nothing but another process.
+        let pid = check(i64::from(unsafe {
+            libc::clone(between, stack.as_mut_ptr_range().end.cast(), VFORK, argument)
+        }));
+        signals::set_mask(before);
+        // It has no signal at its end, so that only this asks for it.
+        let _ = attributes::wait_for(i32::try_from(pid?).unwrap_or(0), libc::__WCLONE);
+        drop(report);
+        let pid = orphan.result.map_err(io::Error::from_raw_os_error)?;
+        let mut errno = [0_u8; 4];
+        if std::fs::File::from(result).read_exact(&mut errno).is_ok() {
+            return Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
+        }
+        Ok(pid)
+    }
+
     fn become_program(
         &self,
         sources: &[RawFd],
@@ -120,6 +169,46 @@ impl Start {
             libc::_exit(127)
         }
     }
+}
+
+/// Words of the stack of a process that shares memory.
+const STACK: usize = 4096;
+
+/// The caller waits until the new process has ended or become another program; it shares memory and nothing else.
+const VFORK: i32 = libc::CLONE_VM | libc::CLONE_VFORK;
+
+/// What the processes between caller and orphan need, made before.
+struct Orphan<'a> {
+    start: &'a Start,
+    sources: Vec<RawFd>,
+    arguments: Vec<*const libc::c_char>,
+    environment: Vec<*const libc::c_char>,
+    report: RawFd,
+    stack: *mut libc::c_void,
+    /// Its id, or an errno.
+    result: Result<i32, i32>,
+}
+
+/// The process between the caller and the orphan, which ends at once, so that the orphan has no parent.
+extern "C" fn between(argument: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `spawn_orphan` waits meanwhile and does not touch it.
+    let orphan = unsafe { &mut *argument.cast::<Orphan<'_>>() };
+    // SAFETY: as there: this process waits until that one has become another program.
+    let pid = unsafe { libc::clone(program, orphan.stack, VFORK | libc::SIGCHLD, argument) };
+    // SAFETY: it is this thread's.
+    orphan.result = if pid == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(pid) };
+    // SAFETY: no function that the program has registered for its end is called.
+    unsafe { libc::_exit(0) }
+}
+
+extern "C" fn program(argument: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: all others that know it wait.
+    let orphan = unsafe { &*argument.cast::<Orphan<'_>>() };
+    // Handlers are code of the caller, whose memory this is still.
+    for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
+        signals::set_ignored(signal, false);
+    }
+    orphan.start.become_program(&orphan.sources, &orphan.arguments, &orphan.environment, orphan.report)
 }
 
 fn raise(source: &OwnedFd, floor: i32) -> io::Result<OwnedFd> {
@@ -212,6 +301,23 @@ mod tests {
         assert_eq!(wait(pid, true).unwrap().unwrap().signal(), Some(9));
         let missing = Start { path: c"/does/not/exist".into(), ..shell("") };
         assert_eq!(missing.spawn().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn an_orphan_is_not_the_callers_child() {
+        let (read, write) = fd::pipe(0).unwrap();
+        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let start = Start { descriptors: vec![null, write], detached: true, ..shell("echo $$ $PPID") };
+        let pid = start.spawn_orphan().unwrap();
+        drop(start);
+        let mut text = String::new();
+        std::fs::File::from(read).read_to_string(&mut text).unwrap();
+        let ids: Vec<i32> = text.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(ids[0], pid);
+        assert_ne!(ids[1], std::process::id().cast_signed());
+        assert_eq!(wait(pid, true).unwrap_err().raw_os_error(), Some(libc::ECHILD));
+        let missing = Start { path: c"/does/not/exist".into(), ..shell("") };
+        assert_eq!(missing.spawn_orphan().unwrap_err().raw_os_error(), Some(libc::ENOENT));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //!
 //! A path that is too long for `sun_path` (108 bytes, unix(7)) is reached through `/proc/self/fd/N/NAME` of its folder.
 
+use crate::objects;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr, sockopt};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes of `sun_path`.
 const PATH_ROOM: usize = 108;
@@ -60,6 +62,19 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same, but a listener that takes no connections is waited for so long at most (EAGAIN). What is sent over the
+/// connection waits as long.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_within(path: &Path, time: Duration) -> io::Result<OwnedFd> {
+    let socket = new(SockFlag::empty())?;
+    let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    objects::set_socket_timeout_us(socket.as_fd(), libc::SO_SNDTIMEO, time_us)?;
+    with_address(path, |address| socket::connect(socket.as_raw_fd(), address))?;
+    Ok(socket)
+}
+
 /// Takes a waiting connection (non-blocking descriptor).
 ///
 /// # Errors
@@ -97,7 +112,6 @@ pub fn effective_group() -> u32 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn messages_travel_over_a_path_that_is_too_long() {

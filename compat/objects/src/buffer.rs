@@ -108,6 +108,22 @@ impl Layout {
         Ok(Layout { table: bytes, data, places, len })
     }
 
+    /// The layout of a version whose data begins at `data`, a multiple of the page size: for one that is copied before
+    /// all of its objects are known. The table is filled up with spaces, which JSON has for nothing at its end.
+    ///
+    /// # Errors
+    /// What the table has is not possible, or it does not fit.
+    pub fn at(table: &Table, data: u64) -> Result<Layout, String> {
+        let Layout { table: mut bytes, .. } = Layout::of(table)?;
+        let room = data.saturating_sub(HEAD);
+        if bytes.len() as u64 > room || room > MAX_TABLE || data != rounded(data) {
+            return Err(format!("the table has {} bytes, and {room} are there for it", bytes.len()));
+        }
+        bytes.resize(usize::try_from(room).unwrap_or(0), b' ');
+        let (places, len) = places(data, &table.objects);
+        Ok(Layout { table: bytes, data, places, len })
+    }
+
     /// The first [`HEAD`] bytes, with this state.
     pub fn head(&self, state: State) -> [u8; HEAD as usize] {
         let mut head = [0; HEAD as usize];
@@ -257,6 +273,16 @@ mod tests {
             let (head, rest) = bytes.split_first_chunk().unwrap();
             assert!(Head::decode(head).and_then(|head| head.table(rest)).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_table_that_is_filled_up_is_the_same_table() {
+        let table = table(vec![object("a", 1), object("b", 5000)]);
+        let layout = Layout::at(&table, 3 * PAGE).unwrap();
+        assert_eq!((layout.data, layout.len), (3 * PAGE, 6 * PAGE));
+        let head = Head::decode(&layout.head(State::Put)).unwrap();
+        assert_eq!(head.table(&layout.table).unwrap(), (table.clone(), layout));
+        assert!(Layout::at(&table, 0).is_err() && Layout::at(&table, PAGE + 1).is_err());
     }
 
     #[test]

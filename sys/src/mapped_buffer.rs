@@ -1,0 +1,222 @@
+//! A file in memory that two processes share, mapped: one fills it, the other reads it by pread(2).
+//!
+//! Used by programs that put their own memory into a store (compat/objects). Invariants: what is written before
+//! [`MappedBuffer::set_word`] is there for a process that sees the word; a child of fork(2) has no such mapping, and
+//! ends none.
+//! Fails by an errno; EINVAL: out of the mapping's bounds.
+//!
+//! By hand: mmap(2), so that one type knows bounds and end of a mapping, and stores that pass the caches by.
+//!
+//! # Safety
+//! `start` to `start + len` is a mapping of this value alone until it is dropped. No reference to it is ever made: it
+//! is copied from and to by pointers within its bounds, which each function checks. The other process may write to it
+//! meanwhile: what is read is bytes, which have no bad values. A file that is cut meanwhile is SIGBUS: the server,
+//! which is of the same user, does not cut it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Copies of so many bytes and more pass the caches by: the caller has other use for them, and a line need not be read
+/// before it is overwritten.
+const STREAMED: usize = 256 << 10;
+
+/// A mapping of the beginning of a file, for reading and writing.
+#[derive(Debug)]
+pub struct MappedBuffer {
+    start: *mut u8,
+    len: usize,
+    owner: u32,
+}
+
+// SAFETY: it is memory of the process, of no thread; what writes to it needs it exclusively.
+unsafe impl Send for MappedBuffer {}
+
+impl MappedBuffer {
+    /// Maps so many bytes of a file, which must have them; all pages at once, and not for children of fork(2).
+    ///
+    /// # Errors
+    /// EINVAL: the file is shorter, or `len` is 0; as mmap(2).
+    pub fn of(file: BorrowedFd<'_>, len: u64) -> io::Result<MappedBuffer> {
+        let size = nix::sys::stat::fstat(file)?.st_size;
+        let len = usize::try_from(len).map_err(|_| out_of_bounds())?;
+        if len == 0 || u64::try_from(size).unwrap_or(0) < len as u64 {
+            return Err(out_of_bounds());
+        }
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        let (rights, file) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping that was just made. Where the advice is not taken a child has it, and leaves it.
+        unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
+        Ok(MappedBuffer { start: start.cast(), len, owner: std::process::id() })
+    }
+
+    /// Its length, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn place(&self, at: u64, len: usize) -> io::Result<*mut u8> {
+        let at = usize::try_from(at).map_err(|_| out_of_bounds())?;
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(out_of_bounds());
+        }
+        // SAFETY: within the mapping, as was just looked at.
+        Ok(unsafe { self.start.add(at) })
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// EINVAL.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let place = self.place(at, bytes.len())?;
+        let streamed = if bytes.len() < STREAMED { 0 } else { stream(place, bytes) };
+        // SAFETY: `place` has room for all of `bytes`, of which `streamed` are there; a caller's slice is not in the
+        // mapping, to which there are no references.
+        unsafe {
+            let (from, to) = (bytes.as_ptr().add(streamed), place.add(streamed));
+            std::ptr::copy_nonoverlapping(from, to, bytes.len() - streamed);
+        }
+        Ok(())
+    }
+
+    /// Copies so many bytes of another one, from `from` there to `at` here.
+    ///
+    /// # Errors
+    /// EINVAL: nothing was copied.
+    pub fn copy(&mut self, at: u64, other: &MappedBuffer, from: u64, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| out_of_bounds())?;
+        let (from, to) = (other.place(from, len)?, self.place(at, len)?);
+        // SAFETY: both have as many bytes, and are mappings of their own.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        Ok(())
+    }
+
+    /// Copies from `at` into `bytes`.
+    ///
+    /// # Errors
+    /// EINVAL: nothing was copied.
+    pub fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let place = self.place(at, bytes.len())?;
+        // SAFETY: `place` has as many bytes; the slice is not in the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Sets a word, little-endian: all that was written before is there when it is, and nothing that is written later.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds, or not at a multiple of 4.
+    pub fn set_word(&mut self, at: u64, word: u32) -> io::Result<()> {
+        let place = self.place(at, 4)?;
+        if !at.is_multiple_of(4) {
+            return Err(out_of_bounds());
+        }
+        all_stores();
+        // SAFETY: four bytes of the mapping, aligned, which only atomic operations of both processes touch meanwhile.
+        unsafe { AtomicU32::from_ptr(place.cast()) }.store(word.to_le(), Ordering::SeqCst);
+        all_stores();
+        Ok(())
+    }
+}
+
+impl Drop for MappedBuffer {
+    fn drop(&mut self) {
+        // A child of fork has not got it, and may have something else there.
+        if std::process::id() == self.owner {
+            // SAFETY: the mapping of this value.
+            unsafe { libc::munmap(self.start.cast(), self.len) };
+        }
+    }
+}
+
+fn out_of_bounds() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// What was stored before, by streams as well, is seen before what is stored later.
+fn all_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// Copies as much of `bytes` as goes in whole lines from `place` on, past the caches; says how much that was.
+#[cfg(target_arch = "x86_64")]
+fn stream(place: *mut u8, bytes: &[u8]) -> usize {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    const LINE: usize = 64;
+    if !place.addr().is_multiple_of(16) {
+        return 0;
+    }
+    let lines = bytes.len() / LINE;
+    let (mut from, mut to) = (bytes.as_ptr().cast::<__m128i>(), place.cast::<__m128i>());
+    for _ in 0..lines {
+        // SAFETY: a line of `bytes` and the line of `place`, which has room for all of them (its caller has looked) and
+        // is aligned to 16 bytes; every x86-64 processor has SSE2.
+        unsafe {
+            let words: [__m128i; 4] = std::array::from_fn(|i| _mm_loadu_si128(from.add(i)));
+            for (i, word) in words.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i), word);
+            }
+            (from, to) = (from.add(4), to.add(4));
+        }
+    }
+    lines * LINE
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn stream(_: *mut u8, _: &[u8]) -> usize {
+    0
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn what_is_written_is_in_the_file_and_bounds_hold() {
+        let file = File::from(crate::memfd::unsealed(c"buffer").unwrap());
+        assert!(MappedBuffer::of(file.as_fd(), 4096).is_err(), "shorter than what is to be mapped");
+        let len = 2 * STREAMED as u64;
+        file.set_len(len).unwrap();
+        let mut mapped = MappedBuffer::of(file.as_fd(), len).unwrap();
+        // Odd lengths and places, small and large.
+        for (at, count) in [(0, 1), (64, STREAMED + 77), (16, STREAMED), (3, STREAMED + 1), (4097, 100)] {
+            let bytes: Vec<u8> = (0..count).map(|i| (i * 7 + count) as u8).collect();
+            mapped.write(at, &bytes).unwrap();
+            let (mut read, mut mirrored) = (vec![0; count], vec![0; count]);
+            file.read_exact_at(&mut read, at).unwrap();
+            mapped.read(at, &mut mirrored).unwrap();
+            assert!(read == bytes && mirrored == bytes, "{count} bytes at {at}");
+        }
+        let copied = File::from(crate::memfd::unsealed(c"copy").unwrap());
+        copied.set_len(len).unwrap();
+        let mut copy = MappedBuffer::of(copied.as_fd(), len).unwrap();
+        copy.copy(4096, &mapped, 16, 1000).unwrap();
+        let (mut one, mut other) = ([0; 1000], [0; 1000]);
+        copy.read(4096, &mut one).unwrap();
+        mapped.read(16, &mut other).unwrap();
+        assert_eq!(one, other);
+        assert!(copy.copy(len - 1, &mapped, 0, 2).is_err() && copy.copy(0, &mapped, len - 1, 2).is_err());
+        mapped.set_word(8, 0x0102_0304).unwrap();
+        let mut word = [0; 4];
+        file.read_exact_at(&mut word, 8).unwrap();
+        assert_eq!(word, [4, 3, 2, 1]);
+        assert!(mapped.write(len - 3, b"four").is_err() && mapped.read(u64::MAX, &mut [0]).is_err());
+        assert!(mapped.set_word(len, 1).is_err() && mapped.set_word(6, 1).is_err());
+    }
+}
