@@ -182,7 +182,7 @@ impl Client {
 
 /// First in, first out would evict what is wanted next, and so would least recently used.
 #[test]
-fn what_is_hinted_at_stays_in_memory_or_comes_back_and_what_is_not_goes() {
+fn what_is_hinted_at_stays_in_memory_or_is_prefetched_and_what_is_not_goes() {
     let world = World::new(4);
     let mut client = world.client(0, 1);
     for version in 1..=8 {
@@ -199,7 +199,7 @@ fn what_is_hinted_at_stays_in_memory_or_comes_back_and_what_is_not_goes() {
     }
     assert_eq!(world.in_memory(), [5, 6, 9, 10], "what is new takes the place of what no hint is for");
     assert_eq!((client.restore(5), client.restore(6)), (Ok(client.run), Ok(client.run)));
-    // What was restored makes room for what comes back before it is asked for.
+    // What was restored makes room for what is prefetched.
     for version in [2, 1] {
         client.tell(&Request::Hint { version });
     }
