@@ -282,9 +282,10 @@ impl State {
         for segment in self.retiring.clone() {
             let mut is_over = true;
             for tier in [MEMORY, STORE] {
-                match self.policy.state(segment, tier).map(|_| self.step(Event::Remove(segment, tier))) {
-                    Some(Err(PolicyError::InUse(..))) => is_over = false,
-                    None | Some(_) => {}
+                let is_there = self.policy.state(segment, tier).is_some();
+                if is_there && matches!(self.step(Event::Remove(segment, tier)), Err(PolicyError::InUse(..)))
+                {
+                    is_over = false;
                 }
             }
             if is_over {
