@@ -342,7 +342,13 @@ impl Engine for Rival {
                 }
             }
             Event::Copied(transfer) => self.copied(transfer),
-            Event::Failed(_) | Event::Remove(..) | Event::Tick => {}
+            // Nothing fails here, is found, removed or given up.
+            Event::Failed(_)
+            | Event::Remove(..)
+            | Event::Tick
+            | Event::Found { .. }
+            | Event::Discard(_)
+            | Event::Withdrawn(_) => {}
         }
         let mut actions = Vec::new();
         self.dispatch(&mut actions);
