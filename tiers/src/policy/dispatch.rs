@@ -36,6 +36,31 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// A tier has this segment already.
+    pub(super) fn found(
+        &mut self,
+        id: SegmentId,
+        bytes: u64,
+        tier: usize,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), PolicyError> {
+        if self.segments.get(&id).is_some_and(|segment| segment.tiers[tier].is_some()) {
+            return Err(PolicyError::Twice(id));
+        }
+        let is_new = !self.segments.contains_key(&id);
+        if is_new {
+            self.add(id, bytes, false);
+        }
+        let Room::Placed(_) = self.room(tier, id, None, actions)? else {
+            if is_new {
+                self.forget(id);
+            }
+            return Err(PolicyError::NoRoom(id, tier));
+        };
+        self.new_instance(id, tier, Change::WriteStarted)?;
+        self.arrived(id, tier)
+    }
+
     /// The next segment that waits for a link. Whether one was sent on to the next link.
     fn start_down(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<bool, PolicyError> {
         while self.tiers[link].down.active.is_none() {

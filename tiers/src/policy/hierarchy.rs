@@ -16,7 +16,6 @@ use super::SegmentId;
 use super::fragments::Fragments;
 use super::rates::measured;
 use super::restore_queue::RestoreQueue;
-use super::room::Room;
 use super::state::{Change, IllegalChange, State};
 use super::window::Ties;
 use std::collections::{BTreeMap, VecDeque};
@@ -309,36 +308,12 @@ impl Hierarchy {
         Ok(())
     }
 
-    fn found(
-        &mut self,
-        id: SegmentId,
-        bytes: u64,
-        tier: usize,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), PolicyError> {
-        if self.segments.get(&id).is_some_and(|segment| segment.tiers[tier].is_some()) {
-            return Err(PolicyError::Twice(id));
-        }
-        let is_new = !self.segments.contains_key(&id);
-        if is_new {
-            self.add(id, bytes, false);
-        }
-        let Room::Placed(_) = self.room(tier, id, None, actions)? else {
-            if is_new {
-                self.forget(id);
-            }
-            return Err(PolicyError::NoRoom(id, tier));
-        };
-        self.new_instance(id, tier, Change::WriteStarted)?;
-        self.arrived(id, tier)
-    }
-
     fn discard(&mut self, id: SegmentId) -> Result<(), PolicyError> {
         self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?.discardable = true;
         Ok(())
     }
 
-    fn add(&mut self, segment: SegmentId, bytes: u64, discardable: bool) {
+    pub(super) fn add(&mut self, segment: SegmentId, bytes: u64, discardable: bool) {
         let tiers = vec![None; self.tiers.len()];
         let number = self.written.last_key_value().map_or(0, |(number, _)| number + 1);
         let new = Segment { bytes: bytes.max(1), discardable, number, delivered: false, tiers };
@@ -389,7 +364,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    fn forget(&mut self, id: SegmentId) {
+    pub(super) fn forget(&mut self, id: SegmentId) {
         if let Some(segment) = self.segments.remove(&id) {
             self.written.remove(&segment.number);
         }
@@ -465,7 +440,7 @@ impl Hierarchy {
     }
 
     /// A tier has all of a segment, from a faster one or the application.
-    fn arrived(&mut self, id: SegmentId, tier: usize) -> Result<(), PolicyError> {
+    pub(super) fn arrived(&mut self, id: SegmentId, tier: usize) -> Result<(), PolicyError> {
         self.change(id, tier, Change::WriteDone)?;
         for faster in 0..tier {
             if self.segments.get(&id).is_some_and(|segment| segment.complete(faster)) {
