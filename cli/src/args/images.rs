@@ -21,6 +21,9 @@ pub struct FetchArgs {
     /// Copy nothing: number and manifest go to standard output, for `restart`
     #[arg(long, hide = true)]
     pub manifest: bool,
+    /// With --manifest: an image that is newer than this one, which the store has
+    #[arg(long, hide = true, value_name = "N")]
+    pub newer_than: Option<u64>,
 }
 
 /// `holdfast sync`.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use restart::RestartArgs;
-pub use run::{RunArgs, SetArgs};
+pub use run::{Resume, RunArgs, SetArgs};
 pub use running::{CheckpointArgs, KillArgs, StopArgs};
 
 /// Place of the options of all commands in a help: after the command's own.

@@ -79,9 +79,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "CMD")]
     pub exec_after: Option<String>,
     /// Restart the job from its newest image if it has one, else start it afresh. A job that has ended with status 0 is
-    /// not run again. Another program, other arguments or another folder than those of the job are refused
-    #[arg(long, requires = "name")]
-    pub resume: bool,
+    /// not run again. Another program, other arguments or another folder than those of the job are refused. If a tier
+    /// does not answer that may have a newer image, nothing starts; =reachable: the job goes on from the newest image
+    /// that can be reached
+    #[arg(
+        long,
+        requires = "name",
+        value_name = "newest|reachable",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "newest"
+    )]
+    pub resume: Option<Resume>,
     /// With --resume: restart the job although the command or the folder differs
     #[arg(long, requires = "resume")]
     pub force: bool,
@@ -140,6 +150,15 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// What `--resume` does where a tier does not answer that may have a newer image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Resume {
+    /// Nothing is started.
+    Newest,
+    /// The job goes on from the newest image that can be reached.
+    Reachable,
 }
 
 /// Names are completed by shells.

@@ -1,9 +1,11 @@
 //! `holdfast fetch`: copies an image from a lower tier back into the store.
 //!
-//! Run by users; and by the front ([`crate::front::locate`]) in a process of its own, to be told an image that is not
-//! whole in the store. Everything is checked on the way; a crash leaves no image that was not there before.
+//! Run by users; and by the front, which is told what tiers have ([`super::look`]). Everything is checked on the way; a
+//! crash leaves no image that was not there before.
 
 use super::copies::{self, Fetched, TierRow, no_tiers};
+use super::look;
+use super::sources::{self, Answer, Source};
 use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
@@ -16,24 +18,15 @@ use holdfast_tiers::stack::{
     CopyError, JobTiers, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version, others,
 };
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Image, Job, JobLock, Store};
+use holdfast_tiers::{Job, JobLock, Store};
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 /// Before a tier that has failed is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A tier that has a version that is wanted.
-struct Source {
-    spec: TierSpec,
-    found: Found,
-    /// All that it has of the job.
-    versions: Vec<u64>,
-}
 
 /// What the tiers were found to have.
 #[derive(Default)]
@@ -57,6 +50,9 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     if tiers.lower().is_empty() {
         return Err(crate::names::open_job(&store, name).err().unwrap_or_else(|| no_tiers(name)));
     }
+    if args.manifest {
+        return look::run(args, &store, &tiers);
+    }
     let mut told = BTreeSet::new();
     loop {
         let recipe = copies::here(&store, name)?.and_then(|(_, recipe)| recipe);
@@ -70,7 +66,6 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
         }
         match result {
             Err(failure) if args.copy.wait && may_pass(failure.exit) => thread::sleep(PAUSE),
-            result if args.manifest => return result.map(drop),
             Ok(fetched) => return copies::tell(&args.copy, "fetch", (name, &asked.rows), fetched.as_ref()),
             Err(failure) => {
                 if args.copy.json {
@@ -104,7 +99,7 @@ fn take(
     let mut last = None;
     for source in &asked.sources {
         let taken = prepare(&job, source, (args, tiers))
-            .and_then(|lock| if args.manifest { tell(source) } else { fetch(&job, source, lock) })
+            .and_then(|lock| fetch(&job, source, lock))
             .and_then(|fetched| remember(&job, &asked.sources).map(|()| fetched));
         match taken {
             Ok(fetched) => return Ok(fetched),
@@ -127,37 +122,27 @@ fn nowhere(args: &FetchArgs, tiers: &JobTiers) -> String {
 
 /// Asks the tiers for the image: the one that is named, or the newest that any has.
 fn ask(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> Asked {
-    let mut asked = Asked::default();
     let id = old.map(|old| old.id.as_str()).filter(|id| !id.is_empty());
-    for spec in specs {
-        let mut row = TierRow { tier: spec.name(), ..TierRow::default() };
-        match tiers::open(spec).and_then(|tier| tiers::versions(&tier, &args.image.job, id)) {
-            Ok(found) => {
-                row.newest = found.last().map(|found| found.epoch);
-                let wanted = |found: &&Found| args.image.epoch.is_none_or(|epoch| epoch == found.epoch);
-                if let Some(wanted) = found.iter().rev().find(wanted).cloned() {
-                    let same = found.iter().filter(|other| other.id() == wanted.id());
-                    let versions = same.map(|found| found.epoch.0).collect();
-                    asked.sources.push(Source { spec: spec.clone(), found: wanted, versions });
-                }
-            }
-            Err(error) => {
-                row.error = Some(error.to_string());
-                asked.failed = Some(error);
-            }
-        }
-        asked.rows.push(row);
+    let answers = sources::ask(specs, &args.image.job, id, None);
+    let mut asked = Asked { sources: sources::of(&answers, args.image.epoch), ..Asked::default() };
+    for Answer { spec, found } in answers {
+        let (newest, error) = match found {
+            Ok(found) => (found.last().map(|found| found.epoch), None),
+            Err(error) => (None, Some(error)),
+        };
+        let said = error.as_ref().map(ToString::to_string);
+        asked.rows.push(TierRow { tier: spec.name(), newest, error: said, ..TierRow::default() });
+        asked.failed = error.or(asked.failed);
     }
-    // Versions of one number in two folders are of two jobs: those of the first are taken.
-    let newest = asked.sources.iter().map(|source| source.found.epoch).max();
-    let of_newest = asked.sources.iter().find(|source| Some(source.found.epoch) == newest);
-    let id = of_newest.map(|source| source.found.id().to_owned());
-    asked.sources.retain(|s| Some(s.found.epoch) == newest && Some(s.found.id()) == id.as_deref());
     asked
 }
 
 /// The job's folder as it has to be.
-fn prepare(job: &Job, source: &Source, (args, tiers): (&FetchArgs, &JobTiers)) -> Result<JobLock, Failure> {
+pub(super) fn prepare(
+    job: &Job,
+    source: &Source,
+    (args, tiers): (&FetchArgs, &JobTiers),
+) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
     job.clean(&lock)?;
@@ -200,19 +185,6 @@ fn prepare(job: &Job, source: &Source, (args, tiers): (&FetchArgs, &JobTiers)) -
     Ok(lock)
 }
 
-/// Tells the front the number of the image and its manifest.
-fn tell(source: &Source) -> Result<Option<Fetched>, Failure> {
-    let Found { folder, epoch, .. } = &source.found;
-    let manifest = folder.manifest(*epoch)?;
-    Image::of_manifest(folder, *epoch, &manifest)?;
-    let mut out = std::io::stdout().lock();
-    out.write_all(&epoch.0.to_le_bytes())
-        .and_then(|()| out.write_all(&manifest))
-        .and_then(|()| out.flush())
-        .map(|()| None)
-        .map_err(|error| Failure::system("telling the front the image", &error))
-}
-
 fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<Option<Fetched>, Failure> {
     let (from, epoch) = (&source.found.folder, source.found.epoch);
     let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.name()), 0));
@@ -230,7 +202,7 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<Option<Fetched>, F
 }
 
 /// What the tiers have is known from now on: the next image gets a number that none has.
-fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
+pub(super) fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
     let mut record = TiersRecord::read(job);
     for source in sources {
         let (tier, there) = (source.spec.name(), &source.found.folder);

@@ -1,9 +1,10 @@
 //! `holdfast restart`: the program goes on from an image.
 
+use super::copies;
 use crate::args::RestartArgs;
 use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
-use crate::front::locate::{self, Located};
+use crate::front::locate::{self, Located, Look};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
@@ -14,6 +15,7 @@ use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
+use holdfast_tiers::stack::{JobTiers, TierSpec};
 use holdfast_tiers::{Job, Store};
 use std::path::Path;
 
@@ -27,10 +29,10 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     };
     let store = crate::names::open_store(root)?;
     crate::names::refuse_objects(&image.job)?;
-    let located = locate(args, image, &store)?;
+    let patience = args.wait.map_or_else(Patience::default, Patience::new);
+    let located = locate(args, image, &store, &patience)?;
     let mut job = crate::names::open_job(&store, &image.job)?;
     let mut epoch = image.epoch;
-    let patience = args.wait.map_or_else(Patience::default, Patience::new);
     if let Some(name) = &args.name {
         let image = match epoch {
             Some(epoch) => crate::names::open_image(&job, Some(epoch))?.epoch(),
@@ -98,32 +100,68 @@ fn of_its_run(job: &Job, epoch: Option<Epoch>, located: Option<&Located>, recipe
     Recipe { earlier, ..found }
 }
 
-/// The image may be on a lower tier alone: this host may have nothing of the job.
-fn locate(args: &RestartArgs, image: &ImageName, store: &Store) -> Result<Option<Located>, Failure> {
+/// The image may be on a lower tier alone, or a newer one than the store's: this host may have nothing of the job, and
+/// another one may have gone on with it.
+fn locate(
+    args: &RestartArgs,
+    image: &ImageName,
+    store: &Store,
+    patience: &Patience,
+) -> Result<Option<Located>, Failure> {
     let (name, epoch) = (&image.job, image.epoch);
-    let old = store.job(name).ok().and_then(|job| Recipe::read(&job).ok());
-    let has_tiers = !args.tier.is_empty()
-        || match &old {
-            Some(old) => !old.settings.tiers.lower().is_empty(),
-            None => !tiers::chosen(&[], false, store)?.lower().is_empty(),
-        };
-    if !has_tiers || !locate::is_needed(store, name, epoch) {
+    let here = copies::here(store, name)?;
+    let recipe = here.as_ref().and_then(|(_, recipe)| recipe.clone());
+    let tiers = match &recipe {
+        _ if !args.tier.is_empty() => tiers::chosen(&args.tier, false, store)?,
+        Some(recipe) => recipe.settings.tiers.clone(),
+        None => tiers::chosen(&[], false, store)?,
+    };
+    let mut own = None;
+    if let Some((job, _)) = &here {
+        own = locate::in_store(job, &recipe.unwrap_or_default(), epoch)?;
+        // What an agent has made no other host has a newer one of.
+        let is_served = args.name.is_some() && own.is_some() && job.is_live();
+        if tiers.lower().is_empty() || (epoch.is_some() && own.is_some()) || is_served {
+            return Ok(None);
+        }
+        if args.name.is_none() {
+            wait_for_lock::wait(job, patience)?;
+        }
+    }
+    if tiers.lower().is_empty() {
         return Ok(None);
     }
-    // A job of its own needs a copy of its own.
-    let found = match args.name {
-        Some(_) => locate::copy(store, name, epoch, &args.tier).map(|()| None),
-        None => locate::locate(store, name, epoch, &args.tier).map(|found| match epoch {
-            Some(_) => Some(found),
-            None => locate::of_last_run(store, name, found),
-        }),
-    };
-    let whole = |job: Job| job.images().is_ok_and(|images| images.iter().any(|image| image.complete));
-    match found {
-        // An older image is better than none.
-        Err(_) if epoch.is_none() && store.job(name).is_ok_and(whole) => Ok(None),
-        result => result,
+    let look = locate::look(store, name, epoch, own, &args.tier)?;
+    if epoch.is_none() {
+        look.say(name);
     }
+    let Some(found) = &look.located else {
+        let has_any =
+            |(job, _): &(Job, _)| Ok::<_, Failure>(job.images()?.iter().any(|image| image.complete));
+        // An older image is better than none; why one of another run is not is told where it is looked for.
+        let is_here = epoch.is_none() && here.as_ref().map(has_any).transpose()?.unwrap_or(false);
+        return if is_here { Ok(None) } else { Err(nowhere(&look, image, &tiers)) };
+    };
+    if args.name.is_some() {
+        // A job of its own needs a copy of its own.
+        return locate::copy(store, name, Some(found.epoch), &args.tier).map(|()| None);
+    }
+    Ok(look.located)
+}
+
+/// No tier that answers has the image, nor the store.
+fn nowhere(look: &Look, image: &ImageName, tiers: &JobTiers) -> Failure {
+    let job = &image.job;
+    if !look.told.silent.is_empty() {
+        return look.unknown("");
+    }
+    if let Some((epoch, tier)) = &look.told.of_another_run {
+        let none = same_run::none_of_it(job, [*epoch]);
+        return Failure::new(Exit::NotFound, format!("{none} (tier {tier})"));
+    }
+    let names: Vec<String> = tiers.lower().iter().map(TierSpec::name).collect();
+    let what = image.epoch.map_or_else(|| "an image".to_owned(), |epoch| format!("image {epoch}"));
+    Failure::new(Exit::NotFound, format!("no tier has {what} of job {job} ({})", names.join(", ")))
 }
 
 /// A new job with one image of another one. A job of that name which has no image is taken.

@@ -1,10 +1,11 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
-use crate::args::RunArgs;
+use super::copies;
+use crate::args::{Resume, RunArgs};
 use crate::earlier::Earlier;
 use crate::entries::c_string;
 use crate::exit::{Exit, Failure};
-use crate::front::locate::{self, Located};
+use crate::front::locate::{self, Located, Silent};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
@@ -16,6 +17,7 @@ use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
+use holdfast_tiers::stack::JobTiers;
 use holdfast_tiers::{ImageInfo, Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -46,11 +48,11 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if args.compression().is_none() {
         settings.compress = config::compression(&store)?.unwrap_or_default();
     }
-    settings.tiers = tiers::chosen(&args.tier, args.no_tiers, &store)?;
+    settings.tiers = chosen_tiers(args, &store)?;
     settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
     let located = locate_to_resume(args, &store, &settings)?;
     let state = StartState::take()?;
-    if args.resume
+    if args.resume.is_some()
         && let Some(ending) = resume((args, &store), located.as_ref(), &settings, &state)?
     {
         return Ok(ending);
@@ -70,6 +72,18 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         };
         begin().map_err(|failure| if is_new { without_a_job(job, failure) } else { failure })
     })
+}
+
+/// The tiers of this command line; else those of the configuration, and of a job that goes on those that it had: its
+/// images may be there alone.
+fn chosen_tiers(args: &RunArgs, store: &Store) -> Result<JobTiers, Failure> {
+    let chosen = tiers::chosen(&args.tier, args.no_tiers, store)?;
+    if args.resume.is_none() || args.no_tiers || !args.tier.is_empty() {
+        return Ok(chosen);
+    }
+    let here = copies::here(store, args.name.as_deref().unwrap_or_default())?;
+    let Some(old) = here.and_then(|(_, recipe)| recipe) else { return Ok(chosen) };
+    Ok(chosen.or(&old.settings.tiers))
 }
 
 /// Whether there was no job of this name; one that cannot be looked at counts as one.
@@ -188,23 +202,36 @@ fn compare(args: &RunArgs, job: &Job, old: &Recipe) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, text))
 }
 
-/// Looks for what a lower tier has, where the store has no image to go on from. Not knowing whether there is one is an
-/// error: a program that starts afresh writes over what it has written.
+/// Looks for what lower tiers have that the store has not. Not knowing which image is the newest is an error, unless
+/// the store has one: a program that starts afresh, or goes on from an old image, writes over what it has written.
 fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<Option<Located>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     let tiers = settings.tiers.lower();
-    if !args.resume || tiers.is_empty() || !locate::is_needed(store, name, None) {
-        return Ok(None);
-    }
-    match locate::locate(store, name, None, tiers) {
-        Err(failure) if failure.exit == Exit::NotFound => Ok(None),
-        Err(failure) => {
-            let message = "the job's tiers do not answer, and may have an image; without --resume the program \
-                 starts afresh";
-            Err(Failure { message: message.into(), ..failure })
+    let Some(resume) = args.resume.filter(|_| !tiers.is_empty()) else { return Ok(None) };
+    let mut own = None;
+    if let Some((job, recipe)) = copies::here(store, name)? {
+        front::wait_for_lock::wait(&job, &Patience::default())?;
+        if LastRun::read(&job).is_some_and(|last| last.is_done()) {
+            return Ok(None);
         }
-        Ok(located) => Ok(locate::of_last_run(store, name, located)),
+        own = locate::in_store(&job, &recipe.unwrap_or_default(), None)?;
     }
+    let look = locate::look(store, name, None, own, tiers)?;
+    let best = look.best();
+    let has_newer = |silent: &Silent| silent.known > best.map(|best| best.0);
+    let is_known = match resume {
+        Resume::Newest => own.is_some() && !look.told.silent.iter().any(has_newer),
+        Resume::Reachable => best.is_some(),
+    };
+    if look.told.silent.is_empty() || is_known {
+        look.say(name);
+        return Ok(look.located);
+    }
+    let goes_on = best.map(|best| format!(", with --resume=reachable it goes on from image {best}"));
+    Err(look.unknown(&format!(
+        "\nnothing was started; without --resume the program starts afresh{}",
+        goes_on.unwrap_or_default()
+    )))
 }
 
 fn working_folder() -> Result<PathBuf, Failure> {

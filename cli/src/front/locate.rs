@@ -1,23 +1,29 @@
-//! An image that is not whole in the store: which one it is, and its manifest, from the job's lower tiers.
+//! Which image a job goes on from, where its lower tiers may have it: one that is not whole in the store, or one newer
+//! than the store's, which another host has made.
 //!
 //! Used by the commands `restart` and `run --resume`, and by the front. Tiers are asked by a process of its own
-//! (`holdfast fetch`), for a front creates processes and must have no threads. Pages are not copied to the store: the
-//! agent reads them where they are.
+//! (`holdfast fetch --manifest`), for a front creates processes and must have no threads. Pages are not copied to the
+//! store: the agent reads them where they are. Invariant: what cannot be looked at, here or on a tier, is told; it is
+//! never taken for "no image".
 
 use crate::exit::{Exit, Failure};
 use crate::helper::binary;
+use crate::report;
 use crate::same_run;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
-use holdfast_tiers::stack::{TierSpec, TiersRecord};
+use holdfast_tiers::stack::{OtherImage, TierSpec};
 use holdfast_tiers::{Image, ImageInfo, Job, Store};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// See the head of the file.
+/// An image that is on a tier.
 pub struct Located {
-    /// Number of the image.
+    /// Its number.
     pub epoch: Epoch,
+    /// The tier.
+    pub tier: String,
     manifest: Vec<u8>,
 }
 
@@ -31,54 +37,151 @@ impl Located {
     }
 }
 
-/// Whether the image that is needed has to be looked for below: it is not whole in the store, or a tier is known to
-/// have a newer one than the newest there.
-pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
-    let Ok(job) = store.job(job) else { return true };
-    let images = job.images().unwrap_or_default();
-    let recipe = Recipe::read(&job).unwrap_or_default();
-    let is_asked = |image: &&ImageInfo| match epoch {
-        Some(epoch) => epoch == image.epoch,
-        None => same_run::is_of(image, &recipe),
-    };
-    let newest = images.iter().rev().find(is_asked);
-    let Some(newest) = newest.filter(|image| image.complete) else { return true };
-    let record = TiersRecord::read(&job);
-    epoch.is_none() && record.lower().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
+/// A tier of which it is not known what it has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Silent {
+    /// The tier.
+    pub tier: String,
+    /// Why not.
+    pub why: String,
+    /// The exit code that fits that.
+    pub exit: Exit,
+    /// The newest image that it had when it was seen last.
+    pub known: Option<u64>,
 }
 
-/// One that is of the job's last run. A tier may have a newer one that is of an earlier run.
-pub fn of_last_run(store: &Store, job: &str, located: Located) -> Option<Located> {
-    let job = store.job(job).ok()?;
-    let (recipe, image) = (Recipe::read(&job).ok()?, located.open(&job).ok()?);
-    same_run::is_of(&image.info(), &recipe).then_some(located)
+/// A tier that has another image under the number of the store's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Other {
+    /// The tier.
+    pub tier: String,
+    /// What it has.
+    pub image: OtherImage,
 }
 
-/// Asks the tiers for an image.
+/// What the tiers were found to have.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// The image that is asked for, and its tier.
+    pub image: Option<(Epoch, String)>,
+    /// A newer image of another run, and its tier.
+    pub of_another_run: Option<(Epoch, String)>,
+    /// Tiers that have told nothing.
+    pub silent: Vec<Silent>,
+    /// Tiers whose image is not the store's of that number.
+    pub others: Vec<Other>,
+}
+
+/// The image that was found, and what else there is to be told.
+pub struct Look {
+    /// The image.
+    pub located: Option<Located>,
+    /// What else.
+    pub told: Told,
+    /// The newest image of the run that is whole in the store.
+    pub own: Option<Epoch>,
+}
+
+/// The image that is asked for, as far as it is whole in the store: that of this number, or the newest of the last run.
 ///
 /// # Errors
-/// The exit code of the process that has asked them, and has told the user why.
-pub fn locate(
+/// The store cannot be looked at.
+pub fn in_store(job: &Job, recipe: &Recipe, epoch: Option<Epoch>) -> Result<Option<Epoch>, Failure> {
+    let is_asked = |image: &&ImageInfo| match epoch {
+        Some(epoch) => epoch == image.epoch,
+        None => same_run::is_of(image, recipe),
+    };
+    let images = job.images()?;
+    Ok(images.iter().rev().filter(is_asked).find(|image| image.complete).map(|image| image.epoch))
+}
+
+/// Asks the tiers for the image of this number, or for the newest one of the last run that is newer than `own`, the
+/// newest of the store.
+///
+/// # Errors
+/// Of the process that asks them, which has told the user why. What a tier fails at is none.
+pub fn look(
     store: &Store,
     job: &str,
     epoch: Option<Epoch>,
+    own: Option<Epoch>,
     given: &[TierSpec],
-) -> Result<Located, Failure> {
+) -> Result<Look, Failure> {
     let mut command = fetch(store, job, epoch, given)?;
+    if let Some(own) = own {
+        command.args(["--newer-than", &own.to_string()]);
+    }
     let asked = command.arg("--manifest").stdout(Stdio::piped()).stderr(Stdio::inherit()).output();
     let asked = asked.map_err(|error| Failure::system("starting holdfast fetch", &error))?;
     succeeded(asked.status)?;
-    let number = asked.stdout.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
-    match (number, asked.stdout.get(8..)) {
-        (Some(number), Some(manifest)) => Ok(Located { epoch: Epoch(number), manifest: manifest.to_vec() }),
-        _ => Err(Failure::new(Exit::Internal, "holdfast fetch has told no image")),
+    let Some((told, manifest)) = understood(&asked.stdout) else {
+        return Err(Failure::new(Exit::Internal, "holdfast fetch has told nothing"));
+    };
+    let located = |(epoch, tier)| Located { epoch, tier, manifest: manifest.to_vec() };
+    Ok(Look { located: told.image.clone().map(located), told, own })
+}
+
+fn understood(bytes: &[u8]) -> Option<(Told, &[u8])> {
+    let len = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<8>()?)).ok()?;
+    let (head, manifest) = bytes[8..].split_at_checked(len)?;
+    Some((serde_json::from_slice(head).ok()?, manifest))
+}
+
+impl Look {
+    /// The image that the program goes on from.
+    pub fn best(&self) -> Option<Epoch> {
+        self.located.as_ref().map(|located| located.epoch).or(self.own)
+    }
+
+    /// Says what the user would not expect: that a tier has a newer image than the store, or may have, or that it has
+    /// another one.
+    pub fn say(&self, job: &str) {
+        let Some(best) = self.best() else { return };
+        if let (Some(Located { epoch, tier, .. }), Some(own)) = (&self.located, self.own) {
+            report::note(&format!(
+                "tier {tier} has image {epoch}, which is newer than image {own} of the store"
+            ));
+        }
+        if let Some((epoch, tier)) = self.told.of_another_run.as_ref().filter(|(epoch, _)| *epoch > best) {
+            report::note(&format!(
+                "tier {tier} has image {epoch}, of another run of job {job}; `holdfast restart {job}@{epoch}` goes on \
+                 from it"
+            ));
+        }
+        for silent in &self.told.silent {
+            report::warn(&format!("{}; the program goes on from image {best}", silent.text(Some(best))));
+        }
+        for Other { tier, image } in &self.told.others {
+            report::warn(&format!("tier {tier}: {image}"));
+        }
+    }
+
+    /// Why it is not known which image the program goes on from.
+    pub fn unknown(&self, then: &str) -> Failure {
+        let lines: Vec<String> = self.told.silent.iter().map(|silent| silent.text(self.best())).collect();
+        let exit = self.told.silent.first().map_or(Exit::Internal, |silent| silent.exit);
+        Failure::new(exit, format!("{}{then}", lines.join("\n")))
+    }
+}
+
+impl Silent {
+    /// `best`: what others have.
+    fn text(&self, best: Option<Epoch>) -> String {
+        let has = match (self.known, best) {
+            (Some(known), _) => {
+                format!("it had image {known} when it was seen last, and may have a newer one")
+            }
+            (None, Some(_)) => "it may have a newer image".to_owned(),
+            (None, None) => "it may have an image".to_owned(),
+        };
+        format!("tier {}: {}; {has}", self.tier, self.why)
     }
 }
 
 /// Copies an image into the store.
 ///
 /// # Errors
-/// As [`locate`].
+/// The exit code of the process that copies it, and has told the user why not.
 pub fn copy(store: &Store, job: &str, epoch: Option<Epoch>, given: &[TierSpec]) -> Result<(), Failure> {
     // Standard output is the program's.
     let status = fetch(store, job, epoch, given)?.stdout(io::stderr()).status();

@@ -230,9 +230,9 @@ fn open(request: &RestartRequest<'_>, epoch: Epoch) -> Result<Image, Failure> {
     let image = match whole {
         Err(failure) if failure.exit == Exit::BadImage && located.is_none() && has_lower => {
             // What is damaged in the store a tier may have.
-            match locate::locate(request.store, job.name(), Some(epoch), &[]) {
-                Ok(located) => located.open(job)?,
-                Err(_) => return Err(failure),
+            match locate::look(request.store, job.name(), Some(epoch), None, &[])?.located {
+                Some(located) => located.open(job)?,
+                None => return Err(failure),
             }
         }
         other => other?,

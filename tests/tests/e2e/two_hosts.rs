@@ -1,9 +1,9 @@
 //! One job on two hosts, each with a store of its own, and a tier between them: whose images are where is said, and
 //! nobody's are lost. The second host is the first one's job folder, put in its place.
 
-use super::plain_job::{JOB, fails, kill_all, listed, restarts, start, until_tier};
+use super::plain_job::{JOB, fails, kill_all, listed, program, restarts, start, until_tier};
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::sandbox::{Bed, PATIENCE, each_user};
+use holdfast_tests::sandbox::{Bed, PATIENCE, each_user, shell_code, wait};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -43,7 +43,11 @@ fn change_hosts(bed: &Bed) -> Result<()> {
 }
 
 fn restarted(bed: &Bed, options: &[&str]) -> Result<(Child, i32)> {
-    let mut front = bed.restart_command(JOB, options)?.spawn()?;
+    restarted_at(bed, JOB, options)
+}
+
+fn restarted_at(bed: &Bed, image: &str, options: &[&str]) -> Result<(Child, i32)> {
+    let mut front = bed.restart_command(image, options)?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
     Ok((front, pid))
 }
@@ -107,4 +111,138 @@ fn is_told(bed: &Bed) -> Result<()> {
     ensure!(named, "{tier}");
     ensure!(image["epoch"] == 2 && image["tiers"] == serde_json::json!(["local"]), "{image}");
     Ok(())
+}
+
+/// The other host goes on from image 1, and makes 2 and 3, which the tier gets.
+fn the_other_host_goes_on(bed: &Bed) -> Result<()> {
+    change_hosts(bed)?;
+    let (mut front, pid) = restarted(bed, &[])?;
+    for _ in 0..2 {
+        bed.say(&["checkpoint", JOB])?.success()?;
+    }
+    until_tier(bed, "its images on the tier", |tier| tier["versions"] == serde_json::json!([1, 2, 3]))?;
+    kill_all(bed, JOB, &mut front, pid)?;
+    change_hosts(bed)
+}
+
+/// What the job goes on from, as `restart` or `run` says it in this file.
+fn goes_on_from(bed: &Bed, file: &str, image: u64, words: &str) -> Result<()> {
+    let said = bed.text(file);
+    let goes_on = said.contains(&format!("job {JOB} goes on from image {image},"));
+    ensure!(goes_on && said.contains(words), "{words}: {said}");
+    Ok(())
+}
+
+fn resume(bed: &Bed, options: &[&str]) -> Result<Child> {
+    let options = [&["--stdio", "keep"], options].concat();
+    let mut command = bed.holdfast(&["run", "--name", JOB]);
+    command.args(options).arg("--").args(program().words()).stderr(bed.create("resume.err")?);
+    Ok(command.spawn()?)
+}
+
+#[test]
+fn the_newest_image_is_taken_whichever_host_has_made_it() {
+    each_user(|bed| {
+        on_two_hosts(bed, &[])?;
+        the_other_host_goes_on(bed)?;
+        let newer = format!("tier {} has image 3, which is newer than image 1 of the store", address(bed));
+        let (mut front, pid) = restarted(bed, &[])?;
+        goes_on_from(bed, "restart.err", 3, &newer)?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // By its number any image is taken.
+        fs::remove_file(bed.job(JOB).join("tiers.json"))?;
+        let (mut front, pid) = restarted_at(bed, "j@1", &[])?;
+        goes_on_from(bed, "restart.err", 1, "")?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // No tier need be named: the job has one.
+        let mut front = resume(bed, &["--resume"])?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("resume.err"))?;
+        goes_on_from(bed, "resume.err", 3, &newer)?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // Without the tier the store's is taken, and it is said what may be wrong with that.
+        fs::remove_file(bed.job(JOB).join("tiers.json"))?;
+        fs::rename(bed.work().join("mount"), bed.work().join("away"))?;
+        let (mut front, pid) = restarted(bed, &[])?;
+        goes_on_from(
+            bed,
+            "restart.err",
+            1,
+            "is not there; mount its file system, or make the folder; it may have",
+        )?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        fs::rename(bed.work().join("away"), bed.work().join("mount"))?;
+        bed.may_end()?;
+        restarts(bed, JOB, &[])
+    });
+}
+
+#[test]
+fn a_tier_that_is_named_counts_though_the_store_has_an_image() {
+    each_user(|bed| {
+        on_two_hosts(bed, &[])?;
+        the_other_host_goes_on(bed)?;
+        // The job does not know of its tiers.
+        let file = bed.job(JOB).join("job.json");
+        let mut recipe: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
+        recipe["settings"]["tiers"] = serde_json::json!([]);
+        fs::write(&file, recipe.to_string())?;
+        fs::remove_file(bed.job(JOB).join("tiers.json"))?;
+        let (mut front, pid) = restarted(bed, &[])?;
+        goes_on_from(bed, "restart.err", 1, "")?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        let (mut front, pid) = restarted(bed, &["--tier", &address(bed)])?;
+        goes_on_from(bed, "restart.err", 3, "is newer than image 1")?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // A copy is one of the newest, too.
+        bed.may_end()?;
+        let mut front =
+            bed.holdfast(&["restart", "--name", "copy", JOB]).stderr(bed.create("copy.err")?).spawn()?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(
+            code == 0 && bed.text("copy.err").contains("goes on from image 3,"),
+            "{}",
+            bed.text("copy.err")
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_silent_tier_may_have_is_not_taken_for_nothing() {
+    each_user(|bed| {
+        on_two_hosts(bed, &[])?;
+        let (one, other) = (address(bed), format!("dir={}/second/pfs", bed.work().display()));
+        by_the_user(bed, "/bin/mkdir", &[&bed.work().join("second")])?;
+        the_other_host_goes_on(bed)?;
+        change_hosts(bed)?;
+        bed.say(&["sync", JOB, "--tier", &one, "--tier", &other])?.success()?;
+        // A host that has nothing of the job; one of the two tiers answers.
+        fs::remove_dir_all(bed.job(JOB))?;
+        fs::rename(bed.work().join("second"), bed.work().join("away"))?;
+        let tiers = ["--tier", &one, "--tier", &other];
+        let mut front = resume(bed, &[&["--resume"], &tiers[..]].concat())?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let said = bed.text("resume.err");
+        let names = said.contains(&other) && said.contains("with --resume=reachable it goes on from image 3");
+        ensure!(code == 64 && names && said.contains("nothing was started"), "{code}: {said}");
+        let mut front = resume(bed, &[&["--resume=reachable"], &tiers[..]].concat())?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("resume.err"))?;
+        goes_on_from(bed, "resume.err", 3, &format!("warning: tier {other}"))?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "image 4", |tier| tier["versions"] == serde_json::json!([1, 2, 3, 4]))?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // The store has an image now, and knows of no newer one anywhere: what a tier is silent about is only said.
+        let mut front = resume(bed, &[&["--resume"], &tiers[..]].concat())?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("resume.err"))?;
+        goes_on_from(bed, "resume.err", 4, &other)?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        // But one that is known to have had a newer one holds it up.
+        fs::remove_file(bed.job(JOB).join("manifest-000004"))?;
+        fs::rename(bed.work().join("mount"), bed.work().join("gone"))?;
+        let mut front = resume(bed, &[&["--resume"], &tiers[..]].concat())?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let said = bed.text("resume.err");
+        ensure!(code == 64 && said.contains("it had image 4 when it was seen last"), "{code}: {said}");
+        Ok(())
+    });
 }

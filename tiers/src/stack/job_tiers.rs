@@ -82,6 +82,17 @@ impl JobTiers {
         self.all().find(|spec| spec.place == *place)
     }
 
+    /// These, and the lower ones that only `others` have; without any of their own the others.
+    #[must_use]
+    pub fn or(self, others: &JobTiers) -> JobTiers {
+        if self.is_empty() {
+            return others.clone();
+        }
+        let missing: Vec<TierSpec> =
+            others.lower.iter().filter(|spec| self.at(&spec.place).is_none()).cloned().collect();
+        JobTiers { lower: self.lower.iter().cloned().chain(missing).collect(), ..self }
+    }
+
     /// The rules of the store; `keep`: of a job that names none for it.
     pub fn store_rules(&self, keep: Option<u64>) -> LocalRules {
         let Retention { keep: own, max_bytes, .. } = self.store.rules;
@@ -129,6 +140,14 @@ mod tests {
         assert_eq!(serde_json::from_str::<JobTiers>(&json).unwrap(), all);
         assert_eq!(serde_json::to_string(&JobTiers::default()).unwrap(), "[]");
         assert!(!tiers(&["local,keep=1"]).unwrap().move_down());
+    }
+
+    #[test]
+    fn what_only_others_have_is_added() {
+        let own = tiers(&["local,keep=1", "dir=/a,keep=2"]).unwrap();
+        let others = tiers(&["memory", "dir=/b", "dir=/a,keep=9"]).unwrap();
+        assert_eq!(own.or(&others), tiers(&["local,keep=1", "dir=/a,keep=2", "dir=/b"]).unwrap());
+        assert_eq!(JobTiers::default().or(&others), others);
     }
 
     #[test]
