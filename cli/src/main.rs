@@ -132,6 +132,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Watch { job, json } => commands::watch::run(job, *json, root),
         Command::Verify(args) => commands::verify::run(args, root),
         Command::Sync(args) => commands::sync::run(args, root),
+        Command::Fetch(args) if args.manifest => commands::look::run(args, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),
         Command::Export(args) => commands::export::run(args, root),

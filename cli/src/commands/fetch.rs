@@ -1,10 +1,8 @@
 //! `holdfast fetch`: copies an image from a lower tier back into the store.
 //!
-//! Run by users; and by the front, which is told what tiers have ([`super::look`]). Everything is checked on the way; a
-//! crash leaves no image that was not there before.
+//! Run by users, and by the front. Everything is checked on the way; a crash leaves no image that was not there before.
 
 use super::copies::{self, Fetched, TierRow, no_tiers};
-use super::look;
 use super::sources::{self, Answer, Source};
 use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
@@ -49,9 +47,6 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let tiers = args.copy.tiers(here.as_ref().and_then(|(_, recipe)| recipe.as_ref()), &store)?;
     if tiers.lower().is_empty() {
         return Err(crate::names::open_job(&store, name).err().unwrap_or_else(|| no_tiers(name)));
-    }
-    if args.manifest {
-        return look::run(args, &store, &tiers);
     }
     let mut told = BTreeSet::new();
     loop {

@@ -18,6 +18,7 @@ use holdfast_image::Epoch;
 use holdfast_tiers::stack::{JobTiers, TiersRecord, others};
 use holdfast_tiers::{Image, Job, Store};
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a tier may take to say what it has.
@@ -27,9 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The store cannot be read. What tiers fail at is told.
-pub fn run(args: &FetchArgs, store: &Store, tiers: &JobTiers) -> Result<(), Failure> {
+pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
+    let store = &crate::names::open_store(root)?;
     let here = copies::here(store, &args.image.job)?;
     let recipe = here.as_ref().and_then(|(_, recipe)| recipe.as_ref());
+    let tiers = &args.copy.tiers(recipe, store)?;
     let id = recipe.map(|recipe| recipe.id.as_str()).filter(|id| !id.is_empty());
     let answers = sources::ask(tiers.lower(), &args.image.job, id, Some(PATIENCE));
     let mut told = Told::default();
