@@ -1,13 +1,16 @@
 //! Buffers: files in memory, each with one version of one rank.
 //!
-//! Used by the server. They lie in a folder of the user's in /dev/shm, named after the store's folder, so that the next
-//! server of the store finds what this one has not brought to the store when it was killed. Invariants: never more than
+//! Used by the server. They lie in a folder of the user's in /dev/shm, named after the store: by its folder, and by a
+//! number in it (`objects/id`), so that neither a copy of it nor a new one in its place is taken for it. The next server
+//! of the store finds there what this one has not brought to the store when it was killed. Invariants: never more than
 //! the server's room for all of them together, but for what is passed by the cache; a buffer that was given up has no
 //! state that counts before it is used again.
 //! Fails by: the error of the file system, with its path.
 
 use crate::exit::{Exit, Failure};
+use crate::tiers;
 use holdfast_objects::buffer::{HEAD, Head, Layout, STATE_AT, State, Table};
+use holdfast_objects::wire;
 use holdfast_sys::{cgroup, fd, unix_socket};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -51,7 +54,7 @@ impl Buffers {
         };
         let meta = fs::metadata(store).map_err(failed(store))?;
         let top = Path::new(BASE).join(format!("holdfast-objects-{}", unix_socket::effective_user()));
-        let folder = top.join(format!("{:x}-{:x}", meta.dev(), meta.ino()));
+        let folder = top.join(format!("{}-{:x}-{:x}", id_of(store)?, meta.dev(), meta.ino()));
         for path in [&top, &folder] {
             make(path).map_err(failed(path))?;
         }
@@ -104,11 +107,12 @@ impl Buffers {
         let _ = fs::remove_file(self.path(buffer.number));
     }
 
-    /// Those that are free go.
-    pub fn remove_spare(&mut self) {
+    /// Those that are free go; and the folder, if it has no others.
+    pub fn leave(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {
             let _ = fs::remove_file(self.path(buffer.number));
         }
+        let _ = fs::remove_dir(&self.folder);
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -156,6 +160,23 @@ impl Buffer {
     pub fn set_state(&self, state: State) -> io::Result<()> {
         self.file.write_all_at(&(state as u32).to_le_bytes(), STATE_AT)
     }
+}
+
+/// The number of a store, made with its first server.
+fn id_of(store: &Path) -> Result<String, Failure> {
+    let path = wire::folder(store).join("id");
+    let failed =
+        |what: &str, error: &io::Error| Failure::system(format_args!("{what} {}", path.display()), error);
+    match fs::read_to_string(&path) {
+        Ok(id) if id.len() == 16 && id.bytes().all(|digit| digit.is_ascii_hexdigit()) => return Ok(id),
+        // What is not whole was being written when its server was killed: it had no buffers yet.
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("reading", &error)),
+    }
+    let id = tiers::new_id()?;
+    fs::write(&path, &id).map_err(|error| failed("writing", &error))?;
+    Ok(id)
 }
 
 fn make(folder: &Path) -> io::Result<()> {

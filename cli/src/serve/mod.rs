@@ -186,7 +186,7 @@ impl Server {
         let in_memory: Vec<_> =
             state.held.iter().filter(|(_, held)| held.stored.is_some()).map(|(id, _)| *id).collect();
         in_memory.into_iter().for_each(|segment| state.leave_memory(segment));
-        state.buffers.remove_spare();
+        state.buffers.leave();
         drop(state);
         self.changed.notify_all();
     }

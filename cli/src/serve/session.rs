@@ -271,6 +271,7 @@ impl Session<'_> {
                     Place::Tier(MEMORY) => state.step(Event::Copied(transfer))?,
                     _ => state.due.push(transfer),
                 }
+                state.pass_over(&self.set);
                 Ok(())
             }
             Err(why) => {

@@ -88,6 +88,8 @@ pub struct State {
     pub removals: Vec<(Arc<Mutex<Rank>>, Epoch)>,
     /// What goes when it is in use no longer.
     retiring: BTreeSet<SegmentId>,
+    /// What was put, is to be kept, and is not in the store yet.
+    unstored: BTreeSet<SegmentId>,
     pub stopping: bool,
 }
 
@@ -107,6 +109,7 @@ impl State {
             wake: None,
             removals: Vec::new(),
             retiring: BTreeSet::new(),
+            unstored: BTreeSet::new(),
             stopping: false,
         }
     }
@@ -169,6 +172,7 @@ impl State {
         if self.policy.knows(segment) {
             return;
         }
+        self.unstored.remove(&segment);
         let Some(held) = self.held.remove(&segment) else { return };
         let Some(set) = self.sets.get_mut(&held.set) else { return };
         let key = (held.version, held.run);
@@ -212,6 +216,9 @@ impl State {
     /// A version counts from now on, in place of one that was put before.
     pub fn publish(&mut self, segment: SegmentId) {
         let Some(held) = self.held.get(&segment) else { return };
+        if held.stored.is_none() {
+            self.unstored.insert(segment);
+        }
         let (key, rank) = ((held.version, held.run), held.rank);
         let set = self.sets.entry(held.set.clone()).or_default();
         if let Some(content) = &held.content {
@@ -257,13 +264,8 @@ impl State {
 
     /// Whether something that a rank has put is not in the store yet.
     pub fn is_pending(&self, set: &str, rank: u32) -> bool {
-        self.held.iter().any(|(segment, held)| {
-            held.set == set
-                && held.rank == rank
-                && held.content.is_some()
-                && held.stored.is_none()
-                && !self.retiring.contains(segment)
-        })
+        let mut held = self.unstored.iter().filter_map(|segment| self.held.get(segment));
+        held.any(|held| held.set == set && held.rank == rank)
     }
 
     /// Whether it is given up, as soon as it is in use no longer.
@@ -274,6 +276,7 @@ impl State {
     /// A version is given up: at once, or when no copy of it is under way.
     pub fn retire(&mut self, segment: SegmentId) {
         self.retiring.insert(segment);
+        self.unstored.remove(&segment);
         self.retire_more();
     }
 
@@ -315,10 +318,31 @@ impl State {
         goes.into_iter().for_each(|segment| self.retire(segment));
     }
 
+    /// Versions that the rule of a set would not keep need not reach the store, if newer ones are whole and no part of
+    /// them is there or on its way: where versions come faster than the store takes them, some are passed over, and
+    /// those that are not are so on all ranks.
+    pub fn pass_over(&mut self, name: &str) {
+        let Some(set) = self.sets.get(name) else { return };
+        let Some(keep) = set.keep.and_then(|keep| usize::try_from(keep).ok()).filter(|keep| *keep > 0) else {
+            return;
+        };
+        let is_untouched = |segment: &SegmentId| {
+            let is_moving = self.policy.is_read(*segment, MEMORY);
+            self.unstored.contains(segment) && !is_moving
+        };
+        // The newest run is that of the clients: none of its parts is to come for a version that is whole.
+        let whole = set.versions.iter().rev().filter(|((_, run), parts)| set.is_whole(*run, parts));
+        let goes: Vec<SegmentId> = whole
+            .skip(keep)
+            .filter(|(_, parts)| parts.values().all(is_untouched))
+            .flat_map(|(_, parts)| parts.values().copied())
+            .collect();
+        goes.into_iter().for_each(|segment| self.retire(segment));
+    }
+
     /// Whether all that was put is where it is to be in the end.
     pub fn is_settled(&self) -> bool {
-        self.removals.is_empty()
-            && self.held.values().all(|held| held.stored.is_some() || held.content.is_none())
+        self.removals.is_empty() && self.unstored.is_empty()
     }
 
     /// The copy of this kind that is to be made first, taken off the list.
@@ -329,6 +353,7 @@ impl State {
 
     /// The head of a buffer says that the store has its version, too.
     pub fn mark_stored(&mut self, segment: SegmentId, stored: Stored) {
+        self.unstored.remove(&segment);
         if let Some(held) = self.held.get_mut(&segment) {
             held.stored = Some(stored);
             // The next server finds it twice, and takes that of the store.

@@ -24,6 +24,8 @@ const BYTES: u64 = 64 << 10;
 struct World {
     root: PathBuf,
     server: Arc<Server>,
+    /// How many versions the sets keep.
+    keep: Option<u64>,
 }
 
 impl World {
@@ -47,7 +49,7 @@ impl World {
             let server = Arc::clone(&server);
             spawn("worker", move || work(&server)).unwrap();
         }
-        World { root, server }
+        World { root, server, keep: None }
     }
 
     fn client(&self, rank: u32, ranks: u32) -> Client {
@@ -57,7 +59,7 @@ impl World {
         let mut client = Client { socket: own, rank, ranks, run: 0, files: BTreeMap::new() };
         let (protocol, set) = (PROTOCOL, "set".to_owned());
         let open =
-            Request::Open { protocol, set, rank, ranks, tiers: Vec::new(), keep: Some(100), run: None };
+            Request::Open { protocol, set, rank, ranks, tiers: Vec::new(), keep: self.keep, run: None };
         match client.ask(&open) {
             Answer::Opened { run } => client.run = run,
             other => panic!("{other:?}"),
@@ -335,4 +337,41 @@ fn a_store_that_fails_is_told_once_and_tried_again() {
     );
     let state = world.server.state.lock();
     assert!(state.held.values().all(|held| held.stored.is_some()), "tier {MEMORY} alone has something");
+}
+
+/// Versions come faster than the store takes them.
+#[test]
+fn what_is_passed_over_is_so_on_all_ranks_and_the_newest_are_kept() {
+    let mut world = World::new(1000);
+    world.keep = Some(2);
+    let mut clients: Vec<Client> = (0..2).map(|rank| world.client(rank, 2)).collect();
+    let slow = Arc::clone(&world.server.state.lock().sets["set"].members[&0]);
+    let held = slow.lock();
+    for version in 1..=60 {
+        for client in &mut clients {
+            client.put(version);
+        }
+        // Its answer comes behind its put.
+        assert_eq!(clients[1].newest(), Some(version));
+        assert_eq!(clients[0].newest(), Some(version));
+    }
+    drop(held);
+    for client in &mut clients {
+        assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    }
+    world.wait_until("what is not kept has gone", |world| {
+        let state = world.server.state.lock();
+        state.held.len() == 4 && state.removals.is_empty()
+    });
+    let stored = |rank: u32| {
+        let job = world.server.store.job(&holdfast_tiers::rank_name("set", rank)).unwrap();
+        let images = job.images().unwrap();
+        let version = |epoch| crate::names::objects_of(&job.open_image(epoch).unwrap()).unwrap().version;
+        images.iter().map(|image| version(image.epoch)).collect::<Vec<u64>>()
+    };
+    world.wait_until("the images have gone", |_| stored(0).len() == 2 && stored(1).len() == 2);
+    assert_eq!((stored(0), stored(1)), (vec![59, 60], vec![59, 60]));
+    let last = world.server.store.job("objects/set/0").unwrap().next_epoch().unwrap().0 - 1;
+    // The first one was on its way.
+    assert!(last <= 4, "{last} were stored");
 }

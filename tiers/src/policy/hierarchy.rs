@@ -294,6 +294,12 @@ impl Hierarchy {
         self.segments.contains_key(&segment)
     }
 
+    /// Whether a copy of a segment is under way that reads it on a tier.
+    pub fn is_read(&self, segment: SegmentId, tier: usize) -> bool {
+        let instance = self.segments.get(&segment).and_then(|segment| *segment.tiers.get(tier)?);
+        instance.is_some_and(|instance| instance.readers > 0) || self.flush_reads(segment, tier)
+    }
+
     /// The state of a segment on a tier; `None`: it has no instance there.
     pub fn state(&self, segment: SegmentId, tier: usize) -> Option<State> {
         Some((*self.segments.get(&segment)?.tiers.get(tier)?)?.state)
