@@ -13,7 +13,9 @@ use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::{attributes, sched};
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::policy::{Pinned, Retention};
-use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, OtherImage, TierSpec, TierState};
+use holdfast_tiers::stack::{
+    Activity, Cascade, CascadeOptions, OtherImage, TierSpec, TierState, TiersRecord,
+};
 use holdfast_tiers::{Job, MemoryFirst};
 use std::sync::Arc;
 use std::thread;
@@ -59,7 +61,7 @@ pub fn start(
         watch_memory(memory.clone())?;
     }
     let name = job.name().to_owned();
-    let link = Arc::new(link);
+    let (link, of_record) = (Arc::new(link), job.clone());
     let (of_others, link_of_others) = (name.clone(), Arc::clone(&link));
     let options = CascadeOptions {
         job: job.clone(),
@@ -67,7 +69,7 @@ pub fn start(
         tiers: home.into_iter().chain(lower.iter().cloned()).collect(),
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
         pinned: Pinned { restarted_from, run_before: recipe.earlier.kept() },
-        open: Arc::new(tiers::open),
+        open: Arc::new(move |spec: &TierSpec| tiers::open_of_job(spec, &TiersRecord::read(&of_record))),
         pack: recipe.settings.compress != Compression::By(Codec::Raw),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {

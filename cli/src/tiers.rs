@@ -12,6 +12,7 @@ use holdfast_image::Epoch;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::layer::OnDemand;
 use holdfast_tiers::stack::{JobTiers, Place, TierSpec, TiersRecord};
+use holdfast_tiers::tier::address::Address;
 use holdfast_tiers::tier::{Tier, TierError, address};
 use holdfast_tiers::{Job, Record, Store, TierFolder};
 use std::fs::File;
@@ -74,6 +75,32 @@ pub fn open(spec: &TierSpec) -> Result<Arc<dyn Tier>, TierError> {
         Place::Memory(_) => "this is memory above the store: `holdfast list JOB` shows what it has",
     };
     Err(TierError::Settings { object: spec.name(), why: why.to_owned() })
+}
+
+/// Opens a tier of a job, of which it may be known that images of it are there: then a folder that is not there is no
+/// tier without images.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_of_job(spec: &TierSpec, record: &TiersRecord) -> Result<Arc<dyn Tier>, TierError> {
+    let tier = open(spec)?;
+    let known = record.of(&spec.name()).and_then(|known| known.versions.last().copied());
+    match known.filter(|_| lacks_its_folder(spec)) {
+        None => Ok(tier),
+        Some(image) => Err(TierError::Settings {
+            object: spec.name(),
+            why: format!(
+                "the folder is not there, and had image {image} of the job; mount its file system, or make the folder \
+                 if the images are gone"
+            ),
+        }),
+    }
+}
+
+/// Whether a tier is a folder that the first write would make.
+pub fn lacks_its_folder(spec: &TierSpec) -> bool {
+    let Place::At(Address::Folder(path)) = &spec.place else { return false };
+    matches!(std::fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The job's folders on its lower tiers, the fastest first. A tier is opened when something is read there.

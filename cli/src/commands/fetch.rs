@@ -50,8 +50,8 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     }
     let mut told = BTreeSet::new();
     loop {
-        let recipe = copies::here(&store, name)?.and_then(|(_, recipe)| recipe);
-        let mut asked = ask(tiers.lower(), args, recipe.as_ref());
+        let here = copies::here(&store, name)?;
+        let mut asked = ask(tiers.lower(), args, here.as_ref());
         let result = take(args, &store, &tiers, &mut asked);
         let failed = |row: &TierRow| Some(format!("tier {}: {}", row.tier, row.error.as_ref()?));
         for line in asked.rows.iter().filter_map(failed) {
@@ -116,9 +116,11 @@ fn nowhere(args: &FetchArgs, tiers: &JobTiers) -> String {
 }
 
 /// Asks the tiers for the image: the one that is named, or the newest that any has.
-fn ask(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> Asked {
+fn ask(specs: &[TierSpec], args: &FetchArgs, here: Option<&(Job, Option<Recipe>)>) -> Asked {
+    let old = here.and_then(|(_, recipe)| recipe.as_ref());
     let id = old.map(|old| old.id.as_str()).filter(|id| !id.is_empty());
-    let answers = sources::ask(specs, &args.image.job, id, None);
+    let record = here.map(|(job, _)| TiersRecord::read(job)).unwrap_or_default();
+    let answers = sources::ask(specs, (&args.image.job, id), &record, None);
     let mut asked = Asked { sources: sources::of(&answers, args.image.epoch), ..Asked::default() };
     for Answer { spec, found } in answers {
         let (newest, error) = match found {

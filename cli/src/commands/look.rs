@@ -9,13 +9,13 @@ use super::copies;
 use super::fetch;
 use super::sources::{self, Answer, Source};
 use crate::args::FetchArgs;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::front::locate::{Other, Silent, Told};
 use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
-use holdfast_tiers::stack::{JobTiers, TiersRecord, others};
+use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord, others};
 use holdfast_tiers::{Image, Job, Store};
 use std::io::Write;
 use std::path::Path;
@@ -34,9 +34,16 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let recipe = here.as_ref().and_then(|(_, recipe)| recipe.as_ref());
     let tiers = &args.copy.tiers(recipe, store)?;
     let id = recipe.map(|recipe| recipe.id.as_str()).filter(|id| !id.is_empty());
-    let answers = sources::ask(tiers.lower(), &args.image.job, id, Some(PATIENCE));
-    let mut told = Told::default();
     let record = here.as_ref().map(|(job, _)| TiersRecord::read(job)).unwrap_or_default();
+    let answers = sources::ask(tiers.lower(), (&args.image.job, id), &record, Some(PATIENCE));
+    let mut told = Told::default();
+    for spec in tiers.lower().iter().filter(|spec| tiers::lacks_its_folder(spec)) {
+        let why = "the folder is not there; make it if the job is new, or mount its file system";
+        told.silent.extend(
+            is_new(&answers, spec)
+                .then(|| Silent { is_new: true, ..silent(&spec.name(), &record, why, Exit::Usage) }),
+        );
+    }
     for answer in &answers {
         if let Err(error) = &answer.found {
             told.silent.push(silent(
@@ -65,9 +72,14 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     tell(&told, &manifest)
 }
 
-fn silent(tier: &str, record: &TiersRecord, why: &str, exit: crate::exit::Exit) -> Silent {
+/// Whether it was opened all the same: nothing is known to have been there.
+fn is_new(answers: &[Answer], spec: &TierSpec) -> bool {
+    answers.iter().any(|answer| answer.spec.place == spec.place && answer.found.is_ok())
+}
+
+fn silent(tier: &str, record: &TiersRecord, why: &str, exit: Exit) -> Silent {
     let known = record.of(tier).and_then(|tier| tier.versions.last().copied());
-    Silent { tier: tier.to_owned(), why: why.to_owned(), exit, known }
+    Silent { tier: tier.to_owned(), why: why.to_owned(), exit, known, is_new: false }
 }
 
 /// The manifest from the first tier that gives it, if the image is of the run that is asked for.

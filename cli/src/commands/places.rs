@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers;
-use holdfast_tiers::stack::{JobTiers, Place, TierSpec};
+use holdfast_tiers::stack::{JobTiers, Place, TierSpec, TiersRecord};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, Store, TierFolder};
 use std::sync::Arc;
@@ -94,6 +94,7 @@ pub fn of_job(store: &Store, job: Option<&Job>) -> Result<JobTiers, Failure> {
 pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec], above: Above) -> Places {
     // A job of this store has one folder there, or none; of one that is not here all folders of its name count.
     let id = job.map(|job| Recipe::read(job).map(|recipe| recipe.id).unwrap_or_default());
+    let record = job.map(TiersRecord::read).unwrap_or_default();
     let mut places = Places::default();
     for spec in specs {
         let place = |folder: TierFolder| JobPlace { spec: spec.clone(), folder };
@@ -109,7 +110,7 @@ pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec], above: Above) -
             (Place::Store, Above::Together) => {
                 places.found.extend(job.map(|job| place(job.folder().clone())));
             }
-            (Place::At(_), _) => match folders(spec, job_name, id.as_deref()) {
+            (Place::At(_), _) => match folders(spec, (job_name, id.as_deref()), &record) {
                 Ok(found) => places.found.extend(found),
                 Err(error) => places.failed.push((spec.clone(), error)),
             },
@@ -118,8 +119,12 @@ pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec], above: Above) -
     places
 }
 
-fn folders(spec: &TierSpec, job: &str, id: Option<&str>) -> Result<Vec<JobPlace>, TierError> {
-    let tier = tiers::open(spec)?;
+fn folders(
+    spec: &TierSpec,
+    (job, id): (&str, Option<&str>),
+    record: &TiersRecord,
+) -> Result<Vec<JobPlace>, TierError> {
+    let tier = tiers::open_of_job(spec, record)?;
     let ids = match id {
         Some("") => Vec::new(),
         Some(id) => vec![id.to_owned()],

@@ -5,7 +5,7 @@
 
 use crate::tiers::{self, Found};
 use holdfast_image::Epoch;
-use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::stack::{TierSpec, TiersRecord};
 use holdfast_tiers::tier::TierError;
 use std::collections::BTreeSet;
 use std::sync::mpsc;
@@ -30,15 +30,22 @@ pub struct Source {
     pub versions: Vec<u64>,
 }
 
-/// Asks all of them; of the job with this id only, if it is given. What has not answered within `bound` has failed.
-pub fn ask(specs: &[TierSpec], job: &str, id: Option<&str>, bound: Option<Duration>) -> Vec<Answer> {
+/// Asks all of them; of the job with this id only, if it is given. `record`: what is known of them. What has not
+/// answered within `bound` has failed.
+pub fn ask(
+    specs: &[TierSpec],
+    (job, id): (&str, Option<&str>),
+    record: &TiersRecord,
+    bound: Option<Duration>,
+) -> Vec<Answer> {
     let (tell, told) = mpsc::channel();
     let mut answers: Vec<Option<Result<Vec<Found>, TierError>>> = specs.iter().map(|_| None).collect();
     for (index, spec) in specs.iter().enumerate() {
         let (tell, spec, job, id) = (tell.clone(), spec.clone(), job.to_owned(), id.map(str::to_owned));
-        let name = spec.name();
+        let (name, record) = (spec.name(), record.clone());
         let ask = move || {
-            let found = tiers::open(&spec).and_then(|tier| tiers::versions(&tier, &job, id.as_deref()));
+            let found = tiers::open_of_job(&spec, &record)
+                .and_then(|tier| tiers::versions(&tier, &job, id.as_deref()));
             // The caller may have gone on without it.
             let _ = tell.send((index, found));
         };

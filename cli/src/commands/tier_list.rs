@@ -29,6 +29,13 @@ struct Row {
 /// Of the tier; it has no such job.
 pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure> {
     let tier = tiers::open(spec)?;
+    if tiers::lacks_its_folder(spec) {
+        let why = format!(
+            "tier {}: the folder is not there; mount its file system, or make the folder",
+            spec.name()
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
     let jobs = match job {
         Some(job) => vec![job.to_owned()],
         None => tier.list("")?.folders,

@@ -48,6 +48,8 @@ pub struct Silent {
     pub exit: Exit,
     /// The newest image that it had when it was seen last.
     pub known: Option<u64>,
+    /// It is a folder that is not there, and that is not known to have been: the first image makes it.
+    pub is_new: bool,
 }
 
 /// A tier that has another image under the number of the store's.
@@ -148,7 +150,7 @@ impl Look {
                  from it"
             ));
         }
-        for silent in &self.told.silent {
+        for silent in self.told.silent.iter().filter(|silent| !silent.is_new || self.own.is_none()) {
             report::warn(&format!("{}; the program goes on from image {best}", silent.text(Some(best))));
         }
         for Other { tier, image } in &self.told.others {

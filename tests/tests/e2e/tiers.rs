@@ -91,7 +91,7 @@ fn sync_and_fetch_take_and_say_the_same() {
         }
         // It has them from now on, and each may be named alone.
         bed.say(&["sync", JOB, "--tier", &one, "--tier", &other])?.success()?;
-        fs::remove_dir_all(bed.work().join("other"))?;
+        fs::remove_dir_all(bed.work().join("other").join(JOB))?;
         let alone = bed.say(&["sync", JOB, "--tier", &other, "--json"])?.success()?;
         let told: serde_json::Value = serde_json::from_str(&alone.stdout)?;
         let rows = serde_json::json!([

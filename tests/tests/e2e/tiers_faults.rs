@@ -2,7 +2,7 @@
 //! what is wrong is said by every listing, and nothing is lost when they are well again.
 
 use super::plain_job::{
-    JOB, command, ends_right, listed, lose_the_host, none_is_left, right_output, started, until_tier,
+    JOB, command, ends_right, fails, listed, lose_the_host, none_is_left, right_output, started, until_tier,
 };
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::object_server::{Mood, ObjectServer};
@@ -195,9 +195,9 @@ fn to_read_a_tier_writes_nothing_there() {
         ensure!(server.puts() == puts, "{:?}", server.puts());
         let new = bed.work().join("new");
         let address = format!("dir={}", new.display());
-        bed.say(&["list", "--tier", &address])?.success()?;
-        let nothing = bed.say(&["restart", "nothing", "--tier", &address])?;
-        ensure!(nothing.code() == 66, "{}", nothing.stderr);
+        for words in [&["list", "--tier", &address][..], &["restart", "nothing", "--tier", &address]] {
+            fails(&bed.say(words)?, 64, "the folder is not there")?;
+        }
         ensure!(!new.exists(), "a folder was made");
         Ok(())
     });

@@ -246,3 +246,67 @@ fn what_a_silent_tier_may_have_is_not_taken_for_nothing() {
         Ok(())
     });
 }
+
+/// `dir=MOUNT/pfs` where nothing is mounted at MOUNT: the folder could be made, and is not there.
+#[test]
+fn a_folder_that_is_not_there_is_no_tier_without_images() {
+    each_user(|bed| {
+        on_two_hosts(bed, &[])?;
+        let (mount, away) = (bed.work().join("mount"), bed.work().join("away"));
+        fs::rename(&mount, &away)?;
+        by_the_user(bed, "/bin/mkdir", &[&mount])?;
+        let nothing_was_made = || {
+            let mut there = fs::read_dir(&mount)?;
+            ensure!(there.next().is_none(), "a folder was made in the mount point");
+            Ok(())
+        };
+        let had = "the folder is not there, and had image 1 of the job";
+        // An agent makes none in the place of it.
+        let (mut front, pid) = restarted(bed, &[])?;
+        goes_on_from(bed, "restart.err", 1, had)?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "an error", |tier| {
+            tier["error"].as_str().is_some_and(|error| error.contains(had))
+                && tier["waiting"] == serde_json::json!([2])
+        })?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        fails(&bed.say(&["sync", JOB])?, 73, had)?;
+        fails(&bed.say(&["verify", "--all-tiers", JOB])?, 64, had)?;
+        for image in 1..=2 {
+            let file = format!("manifest-{image:06}");
+            fs::rename(bed.job(JOB).join(&file), bed.work().join(&file))?;
+        }
+        fails(&bed.say(&["restart", JOB])?, 64, had)?;
+        fails(&bed.say(&["fetch", JOB])?, 64, had)?;
+        nothing_was_made()?;
+        // Where nothing is known of it, nothing starts either.
+        fs::rename(bed.job(JOB), bed.work().join("kept"))?;
+        let tier = address(bed);
+        let mut front = resume(bed, &["--resume", "--tier", &tier])?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let said = bed.text("resume.err");
+        ensure!(code == 64 && said.contains("make it if the job is new"), "{code}: {said}");
+        fails(&bed.say(&["list", "--tier", &tier])?, 64, "the folder is not there")?;
+        nothing_was_made()?;
+        fs::rename(bed.work().join("kept"), bed.job(JOB))?;
+        for image in 1..=2 {
+            let file = format!("manifest-{image:06}");
+            fs::rename(bed.work().join(&file), bed.job(JOB).join(&file))?;
+        }
+        fs::remove_dir(&mount)?;
+        fs::rename(&away, &mount)?;
+        bed.say(&["sync", JOB])?.success()?;
+        until_tier(bed, "both images", |tier| tier["versions"] == serde_json::json!([1, 2]))?;
+        // One that goes while the agent copies is not made anew either.
+        let (mut front, pid) = restarted(bed, &[])?;
+        until_tier(bed, "a look at it", |tier| tier["error"].is_null())?;
+        fs::rename(&mount, &away)?;
+        by_the_user(bed, "/bin/mkdir", &[&mount])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "an error", |tier| {
+            tier["error"].as_str().is_some_and(|e| e.contains("had image 2"))
+        })?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        nothing_was_made()
+    });
+}

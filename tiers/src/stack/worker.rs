@@ -158,6 +158,10 @@ impl Worker {
             self.cleaned = true;
         }
         let mut there = to.inventory().map_err(CopyError::Target)?;
+        if there.versions.is_empty() && !shared.inner.lock().states[self.index].versions.is_empty() {
+            // Its file system may have gone: the folder that would be made now is another one.
+            drop((shared.open)(&self.spec).map_err(CopyError::Target)?);
+        }
         let problem = self.copy_wanted(&to, &mut there, home.is_some())?;
         let single_writer = to.tier().info().single_writer.clone();
         self.change(|state| {
