@@ -23,6 +23,12 @@ pub struct ImageName {
 /// # Errors
 /// Says what is accepted.
 pub fn parse_image(text: &str) -> Result<ImageName, String> {
+    if text.contains('/') {
+        return Err(format!(
+            "{text:?} is a path, and images have names: JOB, or JOB@3 (see `holdfast list`); `holdfast import FILE` \
+             makes a job of an exported image"
+        ));
+    }
     let Some((job, number)) = text.split_once('@') else {
         return Ok(ImageName { job: text.to_owned(), epoch: None });
     };
@@ -260,6 +266,10 @@ mod tests {
         assert_eq!(parse_image("sim@12").unwrap(), ImageName { job: "sim".into(), epoch: Some(Epoch(12)) });
         for text in ["sim@", "sim@0", "sim@x", "sim@-1", "a@b@1"] {
             assert!(parse_image(text).is_err(), "{text}");
+        }
+        for text in ["/no/such.image", "./sim.hf", "dir/sim@3"] {
+            let said = parse_image(text).unwrap_err();
+            assert!(said.contains("JOB@3") && said.contains("holdfast import FILE"), "{said}");
         }
     }
 
