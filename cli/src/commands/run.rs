@@ -112,8 +112,8 @@ fn without_a_job(job: &Job, failure: Failure) -> Failure {
 /// Images of another program are not mixed with those of this one: they are in the way, or go.
 fn make_way(args: &RunArgs, job: &Job) -> Result<(), Failure> {
     let images = job.images()?;
-    // Without a recipe, nothing is known of them.
-    let Some(old) = Recipe::read(job).ok().filter(|_| !images.is_empty()) else { return Ok(()) };
+    // Without a recipe, nothing is known of them; one that cannot be read may be that of another program.
+    let Some(old) = old_recipe(job)?.filter(|_| !images.is_empty()) else { return Ok(()) };
     if !same_run::is_other_program(&old, &args.command, &working_folder()?) {
         return Ok(());
     }
@@ -146,10 +146,7 @@ fn resume(
     state: &StartState,
 ) -> Result<Option<Ending>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
-    let Ok(job) = store.job(name) else { return Ok(None) };
-    let Some(old) = job.dir().join("job.json").exists().then(|| Recipe::read(&job)).transpose()? else {
-        return Ok(None);
-    };
+    let Some((job, Some(old))) = copies::here(store, name)? else { return Ok(None) };
     let has_image = job.images()?.iter().any(|image| same_run::is_of(image, &old));
     let last = LastRun::read(&job).filter(LastRun::is_done);
     if !has_image && located.is_none() && last.is_none() {
@@ -238,9 +235,14 @@ fn working_folder() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| Failure::system("finding the working folder", &error))
 }
 
+/// How the job was started before, if it was.
+fn old_recipe(job: &Job) -> Result<Option<Recipe>, Failure> {
+    if job.has_recipe()? { Recipe::read(job).map(Some) } else { Ok(None) }
+}
+
 fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
     // A job of this name goes on with its numbers, and in its folders.
-    let old = Recipe::read(job).unwrap_or_default();
+    let old = old_recipe(job)?.unwrap_or_default();
     let earlier = old.earlier.of_next(job)?;
     tell_of(earlier, job);
     let word = |word: &std::ffi::OsString| Name(OsStr::as_bytes(word).to_vec());

@@ -193,6 +193,26 @@ fn a_run_keeps_what_a_crash_has_left_until_it_is_over() {
     });
 }
 
+/// A job of which it cannot be read how it was started is not one that was never started.
+#[test]
+fn a_job_file_that_cannot_be_read_is_not_replaced() {
+    each_user(|bed| {
+        let (mut front, pid) = plain_job::start(bed, &[])?;
+        image_and_kill(bed, &mut front, pid)?;
+        let file = bed.job(JOB).join("job.json");
+        let good = fs::read(&file)?;
+        fs::write(&file, &good[..20])?;
+        for options in [&[][..], &["--resume"], &["--replace"]] {
+            let command = plain_job::command(bed, JOB, options)?;
+            fails(&bed.output(command, PATIENCE)?, 65, "job.json")?;
+            ensure!(fs::read(&file)? == good[..20] && bed.images(JOB) == [1], "{options:?}");
+        }
+        fs::write(&file, good)?;
+        bed.may_end()?;
+        plain_job::restarts(bed, JOB, &[])
+    });
+}
+
 #[test]
 fn images_of_another_program_are_in_the_way() {
     as_user(|bed| {
