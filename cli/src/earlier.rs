@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 pub struct Earlier {
     /// The greatest: the images of this run have greater ones.
     pub last: u64,
-    /// The first of a run that did not come to its end. From it to `last` all stay until this run has come to its own;
-    /// 0: none does.
+    /// The first of the runs in a row that did not come to their ends. From it to `last` all stay until this run has
+    /// come to its own; 0: none does.
     pub kept_from: u64,
 }
 
@@ -32,13 +32,13 @@ impl Earlier {
         Ok(self.followed(newest, LastRun::read(job).is_some_and(|run| run.is_done())))
     }
 
-    /// The next run begins. One that has come to its end leaves nothing to go on from; one without an image of its own
-    /// leaves what it found.
+    /// The next run begins. One that has come to its end leaves nothing to go on from; one that has not leaves what it
+    /// found, and what it has made.
     fn followed(self, newest: u64, is_done: bool) -> Earlier {
         let kept_from = match newest > self.last {
             _ if is_done => 0,
-            true => self.last + 1,
-            false => self.kept_from,
+            true if self.kept_from == 0 => self.last + 1,
+            _ => self.kept_from,
         };
         Earlier { last: newest, kept_from }
     }
@@ -69,7 +69,7 @@ mod tests {
         let third = second.followed(4, false);
         assert_eq!(third, second);
         let fourth = third.followed(6, false);
-        assert_eq!(fourth.kept(), Some((5, 6)), "of one run at a time");
+        assert_eq!(fourth.kept(), Some((1, 6)), "of all since one came to its end");
         // It has come to its end.
         assert_eq!(fourth.followed(8, true), Earlier { last: 8, kept_from: 0 });
         assert_eq!(fourth.followed(8, true).followed(8, false).kept(), None);

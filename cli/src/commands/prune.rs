@@ -12,13 +12,15 @@ use crate::client::{Agent, accepted};
 use crate::exit::{Exit, Failure, of_tier};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::last_run::LastRun;
+use crate::settings::Recipe;
 use crate::{report, saved};
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request};
 use holdfast_sys::clock;
 use holdfast_tiers::hygiene::{self, Survey};
-use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, newest_of_days, prune};
-use holdfast_tiers::stack::{Place, TierSpec, TiersRecord, wanted};
+use holdfast_tiers::policy::{Pinned, PrunePlan, Retention, TierHolds, Why, Wish, newest_of_days, prune};
+use holdfast_tiers::stack::{LocalRules, Place, TierSpec, TiersRecord, wanted};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,8 +183,11 @@ fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, 
         return Ok(Wish::Nothing);
     }
     let rules = Retention { keep: args.keep, every: args.every, max_bytes: args.max };
+    if !args.has_image_rules() {
+        return by_own_rules(wanted.job, place, survey);
+    }
     if args.older_than.is_none() && args.keep_daily.is_none() {
-        return Ok(Wish::Rules(if args.has_image_rules() { rules } else { place.spec.rules }));
+        return Ok(Wish::Rules(rules));
     }
     // Of all but the newest, where nothing else is said.
     let is_plain = rules == Retention::default();
@@ -196,6 +201,26 @@ fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, 
         border.is_none_or(|border| *created < border) && !of_days.contains(number)
     };
     Ok(Wish::Of(dates.iter().filter(|(n, c)| may_go((n, c))).map(|(number, _)| *number).collect(), rules))
+}
+
+/// What the agent of the job would delete: by the rules of the tier, in the store by those of the job; and not what
+/// runs before have left that did not come to their ends, until one has.
+fn by_own_rules(job: &Job, place: &JobPlace, survey: &Survey) -> Result<Wish, Failure> {
+    let recipe = if job.has_recipe()? { Recipe::read(job)? } else { Recipe::default() };
+    let is_over = LastRun::read(job).is_some_and(|run| run.is_done());
+    let pinned = Pinned { run_before: recipe.earlier.kept().filter(|_| !is_over), ..Pinned::default() };
+    let mut stays: BTreeSet<u64> =
+        survey.numbers().into_iter().filter(|number| pinned.has(*number)).collect();
+    let mut rules = place.spec.rules;
+    if place.spec.is_store() {
+        let LocalRules { keep, max_bytes } = recipe.settings.store_rules();
+        rules = Retention { keep, max_bytes, ..rules };
+        if let Some(days) = recipe.settings.keep_daily {
+            stays.extend(newest_of_days(&dates(job, place, survey)?, days));
+        }
+    }
+    let all = survey.versions.iter().map(|held| held.number);
+    Ok(Wish::Of(all.filter(|number| !stays.contains(number)).collect(), rules))
 }
 
 /// When images were made. One that cannot be read has no date.

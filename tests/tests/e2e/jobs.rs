@@ -172,7 +172,7 @@ fn a_run_keeps_what_a_crash_has_left_until_it_is_over() {
         plain_job::until_listed(bed, "both on the tier", below)?;
         bed.until("the own ones counted", PATIENCE, || bed.images(JOB) == [2, 4])?;
         kill_program(pid, &mut front)?;
-        // Of one run at a time, and of one that made no image nothing.
+        // One that made no image leaves what was there.
         for _ in 0..2 {
             let (mut front, pid) = plain_job::start(bed, &["--keep", "1"])?;
             let told = bed.text("err");
@@ -184,12 +184,45 @@ fn a_run_keeps_what_a_crash_has_left_until_it_is_over() {
         }
         let (mut front, _) = plain_job::start(bed, &["--keep", "1"])?;
         bed.say(&["checkpoint", JOB])?.success()?;
-        bed.until("the run before the last", PATIENCE, || bed.images(JOB) == [4, 5])?;
+        bed.until("one of each run", PATIENCE, || bed.images(JOB) == [2, 4, 5])?;
         // At its end it needs them no more.
         bed.may_end()?;
         ensure!(wait(&mut front, PATIENCE)?.success());
         bed.until("the end of the run", PATIENCE, || bed.images(JOB) == [5])?;
         bed.check_clean(JOB)
+    });
+}
+
+/// `prune JOB` is by the rules that the job itself has.
+#[test]
+fn prune_without_rules_goes_by_those_of_the_job() {
+    as_user(|bed| {
+        let (mut front, pid) = plain_job::start(bed, &[])?;
+        image_and_kill(bed, &mut front, pid)?;
+        let (mut front, pid) = plain_job::start(bed, &[])?;
+        for _ in 0..3 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+        }
+        bed.say(&["prune", JOB])?.success()?;
+        ensure!(bed.images(JOB) == [1, 2, 3, 4], "without any rule all stay: {:?}", bed.images(JOB));
+        let file = bed.job(JOB).join("job.json");
+        let mut recipe: Value = serde_json::from_slice(&fs::read(&file)?)?;
+        recipe["settings"]["keep"] = 2.into();
+        fs::write(&file, recipe.to_string())?;
+        bed.say(&["prune", JOB])?.success()?;
+        ensure!(bed.images(JOB) == [1, 3, 4], "what the run before has left stays: {:?}", bed.images(JOB));
+        kill_program(pid, &mut front)?;
+        recipe["settings"]["keep"] = Value::Null;
+        recipe["settings"]["keep_daily"] = 1.into();
+        fs::write(&file, recipe.to_string())?;
+        bed.say(&["prune", JOB])?.success()?;
+        ensure!(bed.images(JOB) == [1, 4], "the newest of the day: {:?}", bed.images(JOB));
+        bed.may_end()?;
+        plain_job::restarts(bed, JOB, &[])?;
+        bed.until("the end of the agent", PATIENCE, || !bed.job(JOB).join("agent.sock").exists())?;
+        bed.say(&["prune", JOB])?.success()?;
+        ensure!(bed.images(JOB) == [4], "it has come to its end: {:?}", bed.images(JOB));
+        Ok(())
     });
 }
 
