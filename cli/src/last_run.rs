@@ -67,6 +67,10 @@ pub struct LastRun {
     /// Its end, if that was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
+    /// The last image that was to end it has failed: its end, whatever it says, is that of a program whose handler was
+    /// called instead.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stop_failed: bool,
 }
 
 impl LastRun {
@@ -74,7 +78,7 @@ impl LastRun {
     /// full disk must not keep it from running.
     pub fn begin(job: &Job, image: Option<Epoch>) -> LastRun {
         let before = LastRun::read(job);
-        let run = LastRun { started_ns: clock::realtime_ns(), image, ended: None };
+        let run = LastRun { started_ns: clock::realtime_ns(), image, ..LastRun::default() };
         // What is known of the run before must not be taken for this one's after a crash of the host.
         run.write(job, before.is_some_and(|before| before.ended.is_some()));
         run
@@ -89,9 +93,17 @@ impl LastRun {
 
     /// It has ended. Nothing is written where another run has begun meanwhile, or the job was removed.
     pub fn end(self, job: &Job, how: How) {
-        if LastRun::read(job).is_some_and(|there| there.started_ns == self.started_ns) {
-            LastRun { ended: Some(Ended { at_ns: clock::realtime_ns(), how }), ..self }
-                .write(job, has_image(job));
+        if let Some(there) = LastRun::read(job).filter(|there| there.started_ns == self.started_ns) {
+            let stop_failed = there.stop_failed && !matches!(how, How::Checkpointed(_));
+            let ended = Some(Ended { at_ns: clock::realtime_ns(), how });
+            LastRun { ended, stop_failed, ..there }.write(job, has_image(job));
+        }
+    }
+
+    /// An image that was to end the program has failed, or one was made since.
+    pub fn note_stop(job: &Job, failed: bool) {
+        if let Some(run) = LastRun::read(job).filter(|run| run.ended.is_none() && run.stop_failed != failed) {
+            LastRun { stop_failed: failed, ..run }.write(job, false);
         }
     }
 
@@ -102,8 +114,8 @@ impl LastRun {
 
     /// The end that was written down was its end.
     pub fn has_ended(self, job: &Job) {
-        if LastRun::read(job).is_some_and(|there| there.started_ns == self.started_ns) {
-            self.write(job, has_image(job));
+        if let Some(there) = LastRun::read(job).filter(|there| there.started_ns == self.started_ns) {
+            LastRun { ended: self.ended, ..there }.write(job, has_image(job));
         }
     }
 
@@ -195,8 +207,10 @@ mod tests {
         let second = LastRun::begin(&job, Some(Epoch(3)));
         first.end(&job, How::Status(0));
         assert_eq!(LastRun::read(&job), Some(second));
+        LastRun::note_stop(&job, true);
         second.end(&job, How::of(ExitStatus::from_raw(3 << 8)));
         let read = LastRun::read(&job).unwrap();
+        assert!(read.stop_failed, "the front does not know of it");
         assert_eq!((read.state(), read.image, read.is_done()), ("failed", Some(Epoch(3)), false));
         assert!(read.end_text().starts_with("ended with status 3 at 20"), "{}", read.end_text());
         // What is no record of ours says nothing.

@@ -42,6 +42,8 @@ struct Row {
     command: Vec<Name>,
     newest: Option<Epoch>,
     last_error: Option<String>,
+    /// The image that was to end the program has failed.
+    stop_failed: bool,
     /// The checkpoint that is under way.
     under_way: Option<UnderWay>,
     images: Vec<ImageRow>,
@@ -177,6 +179,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
         signal: ended.and_then(|ended| if let How::Signal(signal) = ended.how { Some(signal) } else { None }),
         started: last.map(|last| report::utc(last.started_ns)),
         ended: ended.map(|ended| report::utc(ended.at_ns)),
+        stop_failed: last.is_some_and(|last| last.stop_failed),
         last,
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
@@ -365,6 +368,9 @@ fn note(row: &Row) -> String {
         _ if let Some(now) = &row.under_way => report::under_way(now),
         Some(error) => format!("the last checkpoint failed: {error}"),
         None if row.state == "no agent" => "its agent has died: no more checkpoints".to_owned(),
+        None if row.last.is_some_and(|last| last.stop_failed && last.ended.is_some()) => {
+            "its last image failed (`holdfast logs` says why), and its program has ended by itself".to_owned()
+        }
         None if row.state == "lost" && row.newest.is_some() => "`holdfast restart` goes on".to_owned(),
         None => String::new(),
     }
@@ -439,6 +445,7 @@ mod tests {
             command: vec![Name(b"./sim".to_vec())],
             newest: Some(Epoch(2)),
             last_error: None,
+            stop_failed: false,
             under_way: None,
             images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
             saved: saved::Sum { files: 2, bytes: 1024 },
@@ -489,6 +496,7 @@ mod tests {
             command: Vec::new(),
             newest: None,
             last_error: None,
+            stop_failed: false,
             under_way: None,
             images: Vec::new(),
             saved: saved::Sum::default(),
@@ -544,6 +552,7 @@ mod tests {
             command: Vec::new(),
             newest: Some(Epoch(3)),
             last_error: None,
+            stop_failed: false,
             under_way: None,
             images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
             saved: saved::Sum::default(),

@@ -463,6 +463,13 @@ impl Front<'_> {
             (None, None) => How::of(status),
         };
         self.run.end(self.job, how);
+        if stopped.is_none() && LastRun::read(self.job).is_some_and(|run| run.stop_failed) {
+            let name = self.job.name();
+            report::warn(&format!(
+                "the image that was to end job {name} failed, and its program has ended by itself; `holdfast logs \
+                 {name}` says why, `holdfast restart {name}` goes on from the image before"
+            ));
+        }
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }

@@ -132,7 +132,15 @@ while True: time.sleep(0.02)
             "{code}: {out}{}",
             bed.text("err")
         );
-        bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())
+        bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())?;
+        // Whatever status the handler gives, it is not that of a program that has done its work.
+        let note = "its last image failed (`holdfast logs` says why), and its program has ended by itself";
+        let has_failed = expected == 5 && !agent_dies;
+        let (told, listed) = (bed.text("err"), bed.say(&["list"])?.success()?.stdout);
+        let listed = listed.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_told = told.contains("the image that was to end job j failed");
+        ensure!(is_told == has_failed && listed.contains(note) == has_failed, "{told}{listed}");
+        Ok(())
     };
     one(User::Ordinary, &[], false, false, 75).context("an image").unwrap();
     one(User::Root, &["--max-space", "1K"], false, false, 5).context("no room").unwrap();

@@ -9,6 +9,7 @@ use super::super::hook::Committed;
 use super::super::request::CheckpointRequest;
 use super::{EventLoop, Running, Waiter};
 use crate::front_link::Tell;
+use crate::last_run::LastRun;
 use crate::report;
 use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_image::control::Reply;
@@ -73,9 +74,17 @@ impl EventLoop {
                 self.running = Some(Running { thread, progress, options, cut: None, waiters });
             }
             Err(failed) => {
+                self.note_stop(options.stop, true);
                 self.fail(waiters, &failed);
                 self.start_queued();
             }
+        }
+    }
+
+    /// What tells later how the program has ended tells that it was to be ended by an image.
+    fn note_stop(&self, is_stop: bool, failed: bool) {
+        if is_stop {
+            LastRun::note_stop(&self.context.job, failed);
         }
     }
 
@@ -169,6 +178,7 @@ impl EventLoop {
                 let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
+                self.note_stop(true, false);
                 self.tell_of_image(&info, running.options.stop && failed.is_none());
                 self.context.cascade.iter().for_each(Cascade::wake);
                 (self.last_error, self.told_error, self.has_failed) = (None, None, false);
@@ -181,7 +191,10 @@ impl EventLoop {
                     self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
                 }
             }
-            Err(failed) => self.fail(running.waiters, &failed),
+            Err(failed) => {
+                self.note_stop(running.options.stop, true);
+                self.fail(running.waiters, &failed);
+            }
         }
         self.start_queued();
     }
