@@ -48,6 +48,9 @@ pub struct Rank {
     /// Taken when the first version is written.
     lock: Option<JobLock>,
     lineage: Option<Arc<Lineage>>,
+    /// The last image that was written here: its number is not used again when it is removed, for a lower tier may have
+    /// it.
+    last: Epoch,
     /// The address space of each object that was ever there.
     spaces: BTreeMap<String, u32>,
     recipe: Recipe,
@@ -63,8 +66,16 @@ impl Rank {
         let job = store.create_job(&rank_name(set, rank))?;
         let recipe = if job.has_recipe()? { Recipe::read(&job)? } else { Recipe::default() };
         let below = tiers::folders(job.name(), &recipe);
-        let mut rank =
-            Rank { job, below, lock: None, lineage: None, spaces: BTreeMap::new(), recipe, cascade: None };
+        let mut rank = Rank {
+            job,
+            below,
+            lock: None,
+            lineage: None,
+            last: Epoch(0),
+            spaces: BTreeMap::new(),
+            recipe,
+            cascade: None,
+        };
         let (mut found, mut broken) = (Vec::new(), Vec::new());
         for info in rank.job.images()? {
             match rank.image(info.epoch).and_then(|image| objects_of(&image)) {
@@ -130,7 +141,7 @@ impl Rank {
             return Err(Failure::new(Exit::Internal, format!("{} is not open for writing", self.job.name())));
         };
         let record = record(&mut self.spaces, table);
-        let epoch = self.job.next_epoch()?;
+        let epoch = self.job.next_epoch()?.max(Epoch(self.last.0 + 1));
         let parent = self.lineage.clone().filter(|parent| parent.may_be_parent());
         let mut writer = self.job.begin(lock, epoch, parent)?;
         let source = BufferSource::new(file, &record, layout);
@@ -154,7 +165,7 @@ impl Rank {
             unsaved: Vec::new(),
             history: Vec::new(),
         })?;
-        self.lineage = Some(lineage);
+        (self.lineage, self.last) = (Some(lineage), epoch);
         if let Some(cascade) = &self.cascade {
             cascade.wake();
         }
@@ -166,10 +177,10 @@ impl Rank {
     /// # Errors
     /// A file cannot be removed.
     pub fn remove(&mut self, epochs: &BTreeSet<Epoch>) -> Result<(), StoreError> {
-        match &self.lock {
-            Some(lock) => self.job.remove_images(lock, epochs).map(drop),
-            None => Ok(()),
-        }
+        let Some(lock) = &self.lock else { return Ok(()) };
+        // Segments go with the last image that names them.
+        self.lineage = self.lineage.take().filter(|lineage| !epochs.contains(&lineage.epoch()));
+        self.job.remove_images(lock, epochs).map(drop)
     }
 
     /// Whether a lower tier is being written.

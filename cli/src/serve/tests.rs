@@ -303,6 +303,23 @@ fn a_client_that_goes_takes_what_it_was_filling_with_it() {
     assert_eq!((client.newest(), world.in_memory()), (None, vec![]));
 }
 
+/// An image that builds on one that is not there any more could not be read.
+#[test]
+fn what_is_put_after_all_was_dropped_is_stored() {
+    let world = World::new(100);
+    let mut client = world.client(0, 1);
+    for version in [1, 2] {
+        client.put(version);
+    }
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    assert_eq!(client.ask(&Request::Drop), Answer::Done);
+    client.put(3);
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    let folder = world.root.join("objects/set/0");
+    assert!(!folder.join("manifest-000001").exists() && folder.join("manifest-000003").exists());
+    assert_eq!(client.restore(3), Ok(client.run));
+}
+
 #[test]
 fn a_store_that_fails_is_told_once_and_tried_again() {
     let world = World::new(100);
