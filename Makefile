@@ -19,10 +19,11 @@ SAY = @printf '\n==> %s\n'
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
-build: ## the binary and the library, target/release
-	$(SAY) "building holdfast and libholdfast.so"
-	$(CARGO) build --release --locked -p holdfast
+build: ## the binary and the libraries, target/release
+	$(SAY) "building holdfast and its libraries"
+	$(CARGO) build --release --locked -p holdfast -p holdfast-native -p holdfast-veloc
 	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
+	@for name in holdfast veloc; do ln -f $(RELEASE)/lib$${name}_client.so $(RELEASE)/lib$$name-client.so; done
 
 # Beside the binary, whose crates have the features that the tests have: so nothing is compiled twice.
 .PHONY: stand-in

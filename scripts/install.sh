@@ -1,14 +1,16 @@
 #!/bin/sh
 # Puts Holdfast into a folder (/usr/local, or one that is packed): usage: scripts/install.sh FROM TO
-#   FROM  folder with holdfast and libholdfast.so, as `make build` leaves them
+#   FROM  folder with holdfast and its libraries, as `make build` leaves them
 #   TO    bin/ lib/holdfast/ include/ and share/ are below it; all of it may be moved later: holdfast looks for its
-#         library beside itself and in ../lib/holdfast (cli/src/front/environment.rs), also through symbolic links
+#         library beside itself and in ../lib/holdfast (cli/src/front/environment.rs), also through symbolic links; the
+#         libraries that programs link with look for it in ../bin (compat/objects/src/client/start.rs)
 # Called by the Makefile (install, tarball, deb, rpm) and by tests/tests/e2e/package.rs.
 set -eu
 umask 022
 from=$1 to=$2
 cd "$(dirname "$0")/.."
-for file in holdfast libholdfast.so; do
+libraries="libholdfast-client.so libveloc-client.so"
+for file in holdfast libholdfast.so $libraries; do
     [ -f "$from/$file" ] || { echo "install: $from/$file is missing: make build" >&2; exit 1; }
 done
 new=$(mktemp -d)
@@ -22,17 +24,25 @@ put() {
 }
 
 # What is left are the symbols that others link with; lines for backtraces are ten times the rest.
-for file in holdfast libholdfast.so; do
+for file in holdfast libholdfast.so $libraries; do
     strip -o "$new/$file" "$from/$file" 2>/dev/null || cp "$from/$file" "$new/$file"
 done
 put "$new/holdfast" 755 bin/holdfast
 put "$new/libholdfast.so" 755 lib/holdfast/libholdfast.so
 put preload/include/holdfast.h 644 include/holdfast.h
+for file in $libraries; do
+    put "$new/$file" 755 "lib/$file"
+done
+put compat/veloc/include/veloc.h 644 include/veloc.h
+put compat/veloc/include/veloc/defs.h 644 include/veloc/defs.h
+put packaging/veloc-backend 755 bin/veloc-backend
 
 holdfast() { "$new/holdfast" "$@"; }
 version=$(holdfast --version)
-sed "s/@VERSION@/${version##* }/" packaging/holdfast.pc.in >"$new/holdfast.pc"
-put "$new/holdfast.pc" 644 lib/pkgconfig/holdfast.pc
+for name in holdfast holdfast-client veloc-client; do
+    sed "s/@VERSION@/${version##* }/" "packaging/$name.pc.in" >"$new/$name.pc"
+    put "$new/$name.pc" 644 "lib/pkgconfig/$name.pc"
+done
 
 mkdir "$new/man"
 holdfast __man "$new/man"

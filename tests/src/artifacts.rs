@@ -73,6 +73,10 @@ impl Kit {
     pub fn bin(&self) -> PathBuf {
         self.root.join("bin")
     }
+    /// The folder with the headers of the libraries in [`Kit::bin`].
+    pub fn include(&self) -> PathBuf {
+        self.root.join("include")
+    }
     /// The binary under test.
     pub fn holdfast(&self) -> PathBuf {
         self.root.join("bin/holdfast")
@@ -125,7 +129,9 @@ impl Kit {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let root = std::env::temp_dir().join(format!("holdfast-kit{name}"));
-        for folder in ["", "bin", "programs", "programs/cuda", "stand-in", "apps", "driver"] {
+        for folder in
+            ["", "bin", "programs", "programs/cuda", "stand-in", "apps", "driver", "include", "include/veloc"]
+        {
             let path = root.join(folder);
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
@@ -134,6 +140,7 @@ impl Kit {
         lock.lock().context("locking the test kit")?;
         let kit = Kit { root };
         kit.copy_binaries()?;
+        kit.copy_headers(checkout)?;
         kit.copy_apps(&source.join("apps"))?;
         kit.build_driver(&source.join("driver/libcuda.c"))?;
         kit.build_programs(&source.join("programs"), checkout)?;
@@ -157,6 +164,11 @@ impl Kit {
             ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
             install(&path, &self.bin().join(name))?;
         }
+        for name in ["holdfast", "veloc"] {
+            let path = from.join(format!("lib{name}_client.so"));
+            ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
+            install(&path, &self.bin().join(format!("lib{name}-client.so")))?;
+        }
         let driver = from.join("libholdfast_stand_in.so");
         if !driver.exists() {
             return Ok(()); // only tests of CUDA need it
@@ -164,6 +176,18 @@ impl Kit {
         install(&driver, &self.root.join("stand-in/libcuda.so.1"))?;
         // Under a name that no loader finds by itself: tests that are to have it name it.
         install(&from.join("libholdfast_stand_in_nvcomp.so"), &self.nvcomp())
+    }
+
+    /// What programs that checkpoint themselves include.
+    fn copy_headers(&self, checkout: &Path) -> Result<()> {
+        for (from, to) in [
+            ("preload/include/holdfast.h", "holdfast.h"),
+            ("compat/veloc/include/veloc.h", "veloc.h"),
+            ("compat/veloc/include/veloc/defs.h", "veloc/defs.h"),
+        ] {
+            install(&checkout.join(from), &self.include().join(to))?;
+        }
+        Ok(())
     }
 
     fn copy_apps(&self, from: &Path) -> Result<()> {

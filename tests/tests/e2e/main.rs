@@ -42,6 +42,7 @@ mod messages;
 mod name_caches;
 mod order;
 mod other_ids;
+mod own_checkpoints;
 mod package;
 mod plain_job;
 mod processors;

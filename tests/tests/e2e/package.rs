@@ -183,6 +183,12 @@ fn an_installed_folder_has_what_belongs_to_it() {
         }
         for file in [
             "include/holdfast.h",
+            "include/veloc.h",
+            "include/veloc/defs.h",
+            "lib/libholdfast-client.so",
+            "lib/libveloc-client.so",
+            "lib/pkgconfig/veloc-client.pc",
+            "bin/veloc-backend",
             "share/zsh/site-functions/_holdfast",
             "share/fish/vendor_completions.d/holdfast.fish",
             "share/doc/holdfast/LICENSE",

@@ -1,13 +1,17 @@
 //! A restore: the server fills a buffer with a version, its objects are copied out of it by the thread of the caller.
 //!
 //! Invariants: sizes are known before anything is copied; an object is copied whole or not at all. The buffer is the
-//! caller's until [`Client::restored`]; it outlives the server.
+//! client's until [`Restore::end`]; it outlives the server.
 
+use super::connection::{Buffer, Connection};
 use super::error::{Error, system};
-use super::{Buffer, Client};
 use crate::buffer::{HEAD, Head, State};
 use crate::wire::{Answer, Request};
 use std::collections::BTreeMap;
+use std::io::Write;
+
+/// A file is written in pieces of so many bytes.
+const PIECE: usize = 1 << 20;
 
 /// A version that is being restored.
 #[derive(Debug)]
@@ -18,90 +22,103 @@ pub(super) struct Restore {
     objects: BTreeMap<String, (u64, u64)>,
 }
 
-impl Client {
-    /// Begins to restore a version; one that was being restored has ended by that.
+impl Restore {
+    /// Has the server fill a buffer.
     ///
     /// # Errors
     /// [`Error::NoVersion`]; it cannot be read; no server.
-    pub fn restore(&mut self, version: u64) -> Result<(), Error> {
-        self.restored()?;
-        let (answer, passed) = self.ask_with(&Request::Restore { version }, "for a version")?;
+    pub(super) fn new(connection: &mut Connection, version: u64) -> Result<Restore, Error> {
+        let (answer, passed) = connection.ask_with(&Request::Restore { version }, "for a version")?;
         if answer == Answer::Missing {
-            let (set, rank) = (self.options.set.clone(), self.options.rank);
+            let (set, rank) = (connection.options.set.clone(), connection.options.rank);
             return Err(Error::NoVersion { set, rank, version });
         }
-        let buffer = self.buffer(&answer, passed)?;
+        let buffer = connection.buffer(&answer, passed)?;
         match table(&buffer, version) {
-            Ok(objects) => {
-                self.restore = Some(Restore { version, buffer, objects });
-                Ok(())
-            }
+            Ok(objects) => Ok(Restore { version, buffer, objects }),
             Err(why) => {
-                let what = format!("version {version} in a buffer that is none ({why})");
-                self.done_with(buffer)?;
-                Err(self.protocol(what))
+                done_with(connection, buffer)?;
+                Err(connection.protocol(format!("version {version} in a buffer that is none ({why})")))
             }
         }
     }
 
-    /// The version that is being restored, if one is.
-    pub fn restoring(&self) -> Option<u64> {
-        self.restore.as_ref().map(|restore| restore.version)
+    /// Its number.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
-    /// The objects of the version that is being restored, and their sizes in bytes, by key.
-    pub fn objects(&self) -> impl Iterator<Item = (&str, u64)> {
-        let objects = self.restore.iter().flat_map(|restore| &restore.objects);
-        objects.map(|(key, (_, bytes))| (key.as_str(), *bytes))
+    /// Keys and sizes.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.objects.iter().map(|(key, (_, bytes))| (key.as_str(), *bytes))
     }
 
-    /// Size of an object of the version that is being restored, bytes; `None`: it has no such object.
-    pub fn size(&self, key: &str) -> Option<u64> {
-        self.restore.as_ref()?.objects.get(key).map(|(_, bytes)| *bytes)
+    /// Size of an object, bytes.
+    pub(super) fn size(&self, key: &str) -> Option<u64> {
+        self.objects.get(key).map(|(_, bytes)| *bytes)
     }
 
-    /// Copies an object of the version that is being restored. `bytes` may be longer than it: the rest stays as it is.
+    /// Copies an object.
     ///
     /// # Errors
-    /// No version is being restored; [`Error::NoObject`]; [`Error::Size`]: it is longer than `bytes`.
-    pub fn copy(&self, key: &str, bytes: &mut [u8]) -> Result<u64, Error> {
-        self.forked()?;
-        let Some(restore) = &self.restore else {
-            return Err(Error::State("no version is being restored: begin with that".into()));
-        };
-        let version = restore.version;
-        let Some(&(at, stored)) = restore.objects.get(key) else {
-            return Err(Error::NoObject { set: self.options.set.clone(), version, key: key.to_owned() });
-        };
-        let wanted = bytes.len() as u64;
+    /// [`Error::NoObject`]; [`Error::Size`]: nothing was copied.
+    pub(super) fn copy(&self, connection: &Connection, key: &str, bytes: &mut [u8]) -> Result<u64, Error> {
+        let (at, stored) = self.place(connection, key)?;
+        let (version, wanted) = (self.version, bytes.len() as u64);
         let target = usize::try_from(stored).ok().and_then(|stored| bytes.get_mut(..stored));
         let Some(target) = target else {
             return Err(Error::Size { key: key.to_owned(), version, stored, wanted });
         };
-        restore.buffer.mapped.read(at, target).map_err(system("copy out of a buffer"))?;
+        self.buffer.mapped.read(at, target).map_err(system("copy out of a buffer"))?;
         Ok(stored)
     }
 
-    /// The version that is being restored was; without one this does nothing.
+    /// Writes an object into a file.
+    ///
+    /// # Errors
+    /// As [`Restore::copy`]; the file cannot be written.
+    pub(super) fn copy_to(
+        &self,
+        connection: &Connection,
+        key: &str,
+        file: &mut impl Write,
+    ) -> Result<(), Error> {
+        let (at, bytes) = self.place(connection, key)?;
+        let mut piece = vec![0; PIECE];
+        let mut done = 0;
+        while done < bytes {
+            let next = (bytes - done).min(PIECE as u64);
+            let piece = &mut piece[..usize::try_from(next).unwrap_or(PIECE)];
+            self.buffer.mapped.read(at + done, piece).map_err(system("copy out of a buffer"))?;
+            file.write_all(piece).map_err(system("write of a file"))?;
+            done += next;
+        }
+        Ok(())
+    }
+
+    fn place(&self, connection: &Connection, key: &str) -> Result<(u64, u64), Error> {
+        connection.forked()?;
+        let (set, version) = (&connection.options.set, self.version);
+        let found = self.objects.get(key).copied();
+        found.ok_or_else(|| Error::NoObject { set: set.clone(), version, key: key.to_owned() })
+    }
+
+    /// The buffer is not needed any more.
     ///
     /// # Errors
     /// No server.
-    pub fn restored(&mut self) -> Result<(), Error> {
-        self.forked()?;
-        match self.restore.take() {
-            Some(restore) => self.done_with(restore.buffer),
-            None => Ok(()),
-        }
+    pub(super) fn end(self, connection: &mut Connection) -> Result<(), Error> {
+        done_with(connection, self.buffer)
     }
+}
 
-    fn done_with(&mut self, buffer: Buffer) -> Result<(), Error> {
-        if buffer.session != self.session {
-            return Ok(());
-        }
-        let number = buffer.number;
-        self.keep(buffer);
-        self.tell(&Request::Restored { buffer: number })
+fn done_with(connection: &mut Connection, buffer: Buffer) -> Result<(), Error> {
+    if buffer.session != connection.session {
+        return Ok(());
     }
+    let number = buffer.number;
+    connection.keep(buffer);
+    connection.tell(&Request::Restored { buffer: number })
 }
 
 /// Where the objects of a version are.

@@ -3,10 +3,16 @@
 
 use super::*;
 use crate::buffer::{HEAD, Head, Object, PAGE, State, Table};
+use crate::wire;
+use holdfast_sys::poll;
 use holdfast_sys::{memfd, unix_socket};
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What the server does at a request, by the name of that.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -269,6 +275,21 @@ fn what_was_not_planned_gets_a_larger_buffer() {
 }
 
 #[test]
+fn a_file_becomes_an_object_and_a_file_again() {
+    let (bed, mut client) = bed("file");
+    let (path, content) = (bed.folder.join("content"), bytes(1, (5 << 20) + 3));
+    std::fs::write(&path, &content).unwrap();
+    client.begin(1, &[]).unwrap();
+    client.add_file("file:content", &File::open(&path).unwrap()).unwrap();
+    client.end().unwrap();
+    client.restore(1).unwrap();
+    let mut written = Vec::new();
+    client.copy_to("file:content", &mut written).unwrap();
+    assert!(written == content);
+    assert!(matches!(client.copy_to("file:other", &mut written), Err(Error::NoObject { .. })));
+}
+
+#[test]
 fn what_cannot_be_done_says_so_and_changes_nothing() {
     let (bed, mut client) = bed("refused");
     assert!(matches!(client.add("a", b"x", 1), Err(Error::State(_))));
@@ -310,7 +331,7 @@ fn a_server_that_dies_costs_nothing_that_was_put() {
             bed.server.lock().unwrap().fault = Some(fault);
             if at == "Open" {
                 // It is sent again when the connection is lost.
-                client.connection = None;
+                client.connection.socket = None;
             }
             version += 1;
             put(&mut client, version, &objects).unwrap();
@@ -362,12 +383,12 @@ fn a_server_that_dies_again_or_is_silent_is_an_error_and_no_hang() {
     let error = client.wait().unwrap_err();
     assert!(matches!(error, Error::Died { .. }), "{error}");
     bed.server.lock().unwrap().fault = Some(Fault::Silent("Wait"));
-    client.patience = Duration::from_millis(50);
+    client.connection.patience = Duration::from_millis(50);
     let error = client.wait().unwrap_err();
     assert!(matches!(error, Error::Silent { .. }), "{error}");
-    client.patience = Duration::from_secs(600);
+    client.connection.patience = Duration::from_secs(600);
     client.wait().unwrap();
-    client.process = 1;
+    client.connection.process = 1;
     assert!(matches!(client.wait(), Err(Error::Forked { .. })));
     assert!(matches!(client.begin(1, &[]), Err(Error::Forked { .. })));
 }

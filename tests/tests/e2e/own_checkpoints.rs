@@ -1,0 +1,202 @@
+//! Programs that checkpoint themselves, by holdfast.h and by VELOC's interface: killed at any moment, alone or as ranks
+//! of MPI, with their server and without, they go on with the newest version that all ranks have, and come to the
+//! result of an undisturbed run.
+//!
+//! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::artifacts::kit;
+use holdfast_tests::full;
+use holdfast_tests::processes;
+use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::alone;
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, wait};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Deaths of each program.
+fn deaths() -> u32 {
+    if full() { 10 } else { 3 }
+}
+
+/// Runs a line of shell in the bed's folder.
+fn shell(bed: &Bed, line: &str) -> Command {
+    let mut command = bed.command(Path::new("/bin/sh"));
+    command
+        .args(["-ec", line])
+        .env("LD_LIBRARY_PATH", bed.kit().bin())
+        .env("HOLDFAST_BIN", bed.kit().holdfast());
+    command
+}
+
+/// Compiles a program of `tests/apps` as users do.
+fn build(bed: &Bed, compiler: &str, source: &str, library: &str) -> Result<()> {
+    let (include, bin) = (bed.kit().include(), bed.kit().bin());
+    let name = source.strip_suffix(".c").context("a source")?;
+    let line = format!(
+        "{compiler} -std=gnu11 -O2 -Wall -Wextra -Werror -I{} -o {name} {} -L{} -l{library}",
+        include.display(),
+        kit().app(source).display(),
+        bin.display()
+    );
+    bed.output(shell(bed, &line), PATIENCE)?.success()?;
+    Ok(())
+}
+
+/// VELOC's configuration with a store of this name, and one that is the reference's.
+fn configure(bed: &Bed, name: &str, keys: &str) -> Result<()> {
+    let path = bed.work().join(format!("{name}.cfg"));
+    let store = bed.work().join(name);
+    bed.create(&format!("{name}.cfg"))?;
+    Ok(fs::write(path, format!("scratch = {}\n{keys}", store.display()))?)
+}
+
+/// Processes of the bed whose command line has this.
+fn pids(bed: &Bed, what: &str) -> Vec<i32> {
+    let has = |pid: &i32| processes::command_line(*pid).contains(what);
+    processes::of(bed.dir()).into_iter().filter(has).collect()
+}
+
+/// The result of a program that is killed at random moments, and that of one that is not, in stores of their own; the
+/// line has the store's configuration in place of `CONFIGURATION`. Every other time all processes die, its server as
+/// well; else all but the server.
+fn killed(bed: &Bed, line: &str, random: &mut Random) -> Result<()> {
+    let reference = bed.output(shell(bed, &line.replace("CONFIGURATION", "reference.cfg")), PATIENCE)?;
+    let reference = reference.success()?.stdout;
+    let line = line.replace("CONFIGURATION", "store.cfg");
+    for death in 0..deaths() {
+        let mut command = shell(bed, &line);
+        command.stderr(bed.create("err")?);
+        let mut child = command.spawn()?;
+        bed.until("the program's beginning", PATIENCE, || bed.text("err").contains("from"))?;
+        std::thread::sleep(random.time(Duration::ZERO, Duration::from_millis(600)));
+        match death % 2 {
+            0 => processes::kill(&pids(bed, "heat")),
+            _ => processes::kill(&processes::of(bed.dir())),
+        }
+        wait(&mut child, PATIENCE)?;
+        let said = bed.text("err");
+        ensure!(!said.contains("FAIL") && !said.contains("veloc (holdfast)"), "{line}: {said}");
+    }
+    let last = bed.output(shell(bed, &line), PATIENCE)?.success()?;
+    ensure!(last.stdout == reference, "{line}: {} is not {reference}: {}", last.stdout, last.stderr);
+    Ok(())
+}
+
+fn configured(bed: &Bed, keys: &str) -> Result<()> {
+    configure(bed, "reference", "mode = sync\n")?;
+    configure(bed, "store", keys)
+}
+
+#[test]
+fn a_program_of_one_process_goes_on_where_it_was_killed() {
+    each_user(|bed| {
+        let mut random = Random::new();
+        build(bed, "cc", "heat.c", "veloc-client")?;
+        for mode in ["memory", "some", "region", "file"] {
+            configured(bed, "mode = async\nmax_versions = 3\n")?;
+            killed(bed, &format!("./heat {mode} 220 CONFIGURATION"), &mut random).context(mode)?;
+            for store in ["reference", "store"] {
+                processes::kill(&pids(bed, "serve"));
+                fs::remove_dir_all(bed.work().join(store))?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Four ranks by Open MPI or MPICH.
+fn ranks(kind: &str, mode: &str, steps: u32) -> String {
+    let options = if kind == "openmpi" { "--allow-run-as-root --oversubscribe" } else { "" };
+    format!("TMPDIR=$PWD mpirun.{kind} {options} -np 4 ./heat {mode} {steps} CONFIGURATION")
+}
+
+fn killed_ranks(kind: &str, header: &str) {
+    for needed in [format!("/usr/bin/mpirun.{kind}"), header.to_owned()] {
+        if !Path::new(&needed).exists() {
+            return println!("not run: {needed} is missing; scripts/install-deps.sh trees");
+        }
+    }
+    let _alone = alone();
+    each_user(|bed| {
+        let mut random = Random::new();
+        build(bed, &format!("mpicc.{kind} -DRANKS"), "heat.c", "veloc-client")?;
+        for (mode, keys) in [("memory", "mode = async\nmax_versions = 3\n"), ("file", "mode = sync\n")] {
+            configured(bed, keys)?;
+            killed(bed, &ranks(kind, mode, 120), &mut random).context(mode)?;
+            for store in ["reference", "store"] {
+                processes::kill(&pids(bed, "serve"));
+                fs::remove_dir_all(bed.work().join(store))?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn ranks_of_open_mpi_go_on_where_they_were_killed() {
+    killed_ranks("openmpi", "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h");
+}
+
+#[test]
+fn ranks_of_mpich_go_on_where_they_were_killed() {
+    killed_ranks("mpich", "/usr/include/x86_64-linux-gnu/mpich/mpi.h");
+}
+
+/// The program does not notice, and what was put before is there after it.
+#[test]
+fn a_server_that_is_killed_costs_nothing() {
+    each_user(|bed| {
+        build(bed, "cc", "heat.c", "veloc-client")?;
+        configured(bed, "mode = async\nmax_versions = 3\n")?;
+        let line = "./heat memory 1000 CONFIGURATION";
+        let reference = bed.output(shell(bed, &line.replace("CONFIGURATION", "reference.cfg")), PATIENCE)?;
+        let mut command = shell(bed, &line.replace("CONFIGURATION", "store.cfg"));
+        command.stdout(bed.create("out")?).stderr(bed.create("err")?);
+        let mut child = command.spawn()?;
+        let server = format!("{}", bed.work().join("store").display());
+        let puts = || bed.text("err").lines().filter(|line| line.starts_with("put")).count();
+        for _ in 0..deaths() {
+            let before = puts();
+            bed.until("two more versions", PATIENCE, || puts() >= before + 2)?;
+            processes::kill(&pids(bed, &format!("serve --store {server}")));
+        }
+        let status = wait(&mut child, PATIENCE)?;
+        ensure!(status.success(), "{status}: {}", bed.text("err"));
+        ensure!(bed.text("out") == reference.success()?.stdout, "{}", bed.text("out"));
+        // It starts at its last version, and does the rest again.
+        let again =
+            bed.output(shell(bed, &line.replace("CONFIGURATION", "store.cfg")), PATIENCE)?.success()?;
+        ensure!(again.stderr.contains("from 990") && again.stdout == bed.text("out"), "{}", again.stderr);
+        Ok(())
+    });
+}
+
+#[test]
+fn what_holdfast_h_promises_of_objects() {
+    each_user(|bed| {
+        build(bed, "cc", "objects.c", "holdfast-client")?;
+        let options = format!("store={};keep=20", bed.store().display());
+        let ended = bed.output(shell(bed, &format!("./objects '{options}'")), PATIENCE)?;
+        ensure!(ended.stdout == "PASS\n", "{}{}", ended.stdout, ended.stderr);
+        ended.success()?;
+        Ok(())
+    });
+}
+
+/// A user who has none sees what is missing.
+#[test]
+fn without_the_binary_the_error_says_what_to_do() {
+    let Some(bed) = Bed::new(User::Ordinary) else { return };
+    let check = || -> Result<()> {
+        build(&bed, "cc", "objects.c", "holdfast-client")?;
+        let mut command = shell(&bed, "./objects store=nowhere");
+        command.env("HOLDFAST_BIN", "/does/not/exist");
+        let ended = bed.output(command, PATIENCE)?;
+        ensure!(ended.code() == 1 && ended.stdout.contains("HOLDFAST_BIN"), "{}", ended.stdout);
+        Ok(())
+    };
+    check().unwrap_or_else(|error| panic!("{error:#}"));
+}
