@@ -1,10 +1,10 @@
 //! Buffers: files in memory, each with one version of one rank.
 //!
 //! Used by the server. They lie in a folder of the user's in /dev/shm, named after the store: by its folder, and by a
-//! number in it (`objects/id`), so that neither a copy of it nor a new one in its place is taken for it. The next server
-//! of the store finds there what this one has not brought to the store when it was killed. Invariants: never more than
-//! the server's room for all of them together, but for what is passed by the cache; a buffer that was given up has no
-//! state that counts before it is used again.
+//! number in it (`objects/id`), so that neither a copy of it nor a new one in its place is taken for it. The next
+//! server of the store finds there what this one has not brought to the store when it was killed. Invariants: never
+//! more than the server's room for all of them together, but for what is passed by the cache; a buffer that was given
+//! up has no state that counts before it is used again.
 //! Fails by: the error of the file system, with its path.
 
 use crate::exit::{Exit, Failure};
