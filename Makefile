@@ -12,6 +12,10 @@ REAPER = $(SIGNALS) /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
+.PHONY: bench-objects
+bench-objects: build ## what a put of objects blocks its program; 8 ranks by 2 MB every 10 ms, beside a copy
+	@scripts/bench-objects.sh
+
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers
 .PHONY: bench-tree bench-policy

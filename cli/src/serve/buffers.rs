@@ -22,7 +22,9 @@ use std::sync::Arc;
 /// Where memory is.
 const BASE: &str = "/dev/shm";
 /// So many that are free stay for the next ones of their length: new pages cost more than a copy.
-const SPARE: usize = 8;
+const SPARE: usize = 64;
+/// And so many bytes.
+const SPARE_BYTES: u64 = 256 << 20;
 
 /// A buffer that is in use.
 #[derive(Clone, Debug)]
@@ -99,7 +101,8 @@ impl Buffers {
     /// This one is needed no longer.
     pub fn give_up(&mut self, buffer: Buffer) {
         let is_empty = buffer.set_state(State::Empty).is_ok();
-        if is_empty && self.spare.len() < SPARE {
+        let bytes: u64 = self.spare.iter().map(|spare| spare.bytes).sum();
+        if is_empty && self.spare.len() < SPARE && bytes + buffer.bytes <= SPARE_BYTES {
             self.spare.push(buffer);
             return;
         }
