@@ -1,6 +1,6 @@
 #!/bin/bash
-# What a put blocks its program: RANKS processes by BYTES every PERIOD ms for SECONDS (benches/objects/ranks.c), and what
-# the server takes meanwhile. Run: make bench-objects [RANKS=8 BYTES=2097152 PERIOD=10 SECONDS_=60 KEEP=3]
+# What a put blocks its program: RANKS processes by BYTES every PERIOD ms for SECONDS (benches/objects/ranks.c), and
+# what the server takes meanwhile. Run: make bench-objects [RANKS=8 BYTES=2097152 PERIOD=10 SECONDS_=60 KEEP=3]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=$PWD/${CARGO_TARGET_DIR:-target}/release
