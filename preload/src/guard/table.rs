@@ -26,7 +26,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use holdfast_abi::{GuardArea, PAGE};
 
 /// Time between two looks at a page that is waited for, nanoseconds.
-const NAP_NS: i64 = 50_000;
+const NAP_NS: i64 = 20_000;
 /// An agent that gave no sign for so long is looked after, milliseconds.
 const SILENCE_MS: i64 = 200;
 
