@@ -123,8 +123,9 @@ impl Server {
         (answer, None)
     }
 
-    /// Serves one connection until it ends; whether the server has died by that.
-    fn serve(server: &Mutex<Server>, connection: &OwnedFd) {
+    /// Serves one connection until it ends. As with a process that dies, the connection is closed before a new server
+    /// looks at what is left.
+    fn serve(server: &Mutex<Server>, connection: OwnedFd) {
         loop {
             poll::readable(&[connection.as_fd()], None).unwrap();
             let Ok(Some((request, _))) = wire::receive::<Request>(connection.as_fd()) else { return };
@@ -134,9 +135,13 @@ impl Server {
             match fault {
                 Some(Fault::Before(at)) if at == name => {
                     server.fault = None;
+                    drop(connection);
                     return server.recover();
                 }
-                Some(Fault::Always(at)) if at == name => return server.recover(),
+                Some(Fault::Always(at)) if at == name => {
+                    drop(connection);
+                    return server.recover();
+                }
                 Some(Fault::Silent(at)) if at == name => {
                     server.fault = None;
                     continue;
@@ -155,6 +160,7 @@ impl Server {
             }
             if fault == Some(Fault::After(Box::leak(name.into_boxed_str()))) {
                 server.fault = None;
+                drop(connection);
                 return server.recover();
             }
         }
@@ -183,7 +189,7 @@ fn bed(name: &str) -> (Bed, Client) {
             poll::readable(&[listener.as_fd()], None).unwrap();
             let Ok(connection) = unix_socket::accept(listener.as_fd()) else { continue };
             let shared = shared.clone();
-            std::thread::spawn(move || Server::serve(&shared, &connection));
+            std::thread::spawn(move || Server::serve(&shared, connection));
         }
     });
     let options = ClientOptions {
