@@ -110,6 +110,11 @@ impl Buffers {
         let _ = fs::remove_file(self.path(buffer.number));
     }
 
+    /// Whether there is a buffer of this number.
+    pub fn has(&self, number: u64) -> bool {
+        self.path(number).try_exists().unwrap_or(true)
+    }
+
     /// Those that are free go; and the folder, if it has no others.
     pub fn leave(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {

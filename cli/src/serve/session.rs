@@ -149,13 +149,24 @@ impl Session<'_> {
         match make(self) {
             Ok((buffer, lent)) => {
                 let is_new = self.known.insert(buffer.number);
-                let answer = Answer::Buffer { buffer: buffer.number, bytes: buffer.bytes, is_new };
+                let gone = self.gone();
+                let answer = Answer::Buffer { buffer: buffer.number, bytes: buffer.bytes, is_new, gone };
                 self.lent.insert(buffer.number, lent);
                 self.send(&answer, Some(&buffer).filter(|_| is_new))
             }
             Err(Refusal::Missing) => self.send(&Answer::Missing, None),
             Err(Refusal::Because(why)) => self.send(&Answer::Failed { why }, None),
         }
+    }
+
+    /// Buffers that the client has mapped and that were removed since, of which it has not been told.
+    fn gone(&mut self) -> Vec<u64> {
+        let state = self.server.state.lock();
+        let gone = self.known.iter().copied().filter(|number| !state.buffers.has(*number));
+        let gone: Vec<u64> = gone.take(wire::MAX_GONE).collect();
+        drop(state);
+        self.known.retain(|number| !gone.contains(number));
+        gone
     }
 
     /// What has no answer: what goes wrong is told by the next [`Request::Wait`].

@@ -24,6 +24,9 @@ pub const PROTOCOL: u32 = 1;
 /// Longest message, bytes.
 pub const MAX_LEN: usize = 16 << 10;
 
+/// Most buffers that one answer says are gone.
+pub const MAX_GONE: usize = 256;
+
 /// Most ranks of a set.
 pub const MAX_RANKS: u32 = 1 << 16;
 
@@ -161,6 +164,9 @@ pub enum Answer {
         bytes: u64,
         /// A descriptor came along: the client has not seen this buffer before.
         is_new: bool,
+        /// Buffers that the client has seen and that are not there any more: mapped, they would take memory on and on.
+        /// Their numbers are not used again.
+        gone: Vec<u64>,
     },
     /// It is done.
     Done,

@@ -242,9 +242,10 @@ impl Connection {
 
     /// The buffer that an answer names, which is the caller's until it goes back by [`Client::keep`].
     pub(super) fn buffer(&mut self, answer: &Answer, passed: Option<OwnedFd>) -> Result<Buffer, Error> {
-        let Answer::Buffer { buffer: number, bytes, is_new } = *answer else {
+        let Answer::Buffer { buffer: number, bytes, is_new, ref gone } = *answer else {
             return Err(self.unexpected(answer));
         };
+        self.buffers.retain(|number, _| !gone.contains(number));
         let known = self.buffers.remove(&number).filter(|_| !is_new);
         let mapped = match (known, passed) {
             (Some(known), _) if known.bytes() == bytes => known,
@@ -257,6 +258,12 @@ impl Connection {
             }
         };
         Ok(Buffer { number, session: self.session, mapped })
+    }
+
+    /// How many buffers are mapped that nothing uses for now.
+    #[cfg(test)]
+    pub(super) fn mapped(&self) -> usize {
+        self.buffers.len()
     }
 
     /// A buffer that is not used for now.

@@ -37,6 +37,7 @@ struct Server {
     requests: Vec<Request>,
     opened: Vec<Option<u64>>,
     new_buffers: u64,
+    gone: Vec<u64>,
     known: u64,
 }
 
@@ -70,7 +71,7 @@ impl Server {
         if let Some((number, (_, len, used))) = free {
             *used = true;
             self.known += 1;
-            return (Answer::Buffer { buffer: *number, bytes: *len, is_new: false }, None);
+            return (Answer::Buffer { buffer: *number, bytes: *len, is_new: false, gone: Vec::new() }, None);
         }
         let file = File::from(memfd::unsealed(c"buffer").unwrap());
         file.set_len(bytes).unwrap();
@@ -78,7 +79,8 @@ impl Server {
         self.new_buffers += 1;
         let number = self.new_buffers;
         self.buffers.insert(number, (file, bytes, true));
-        (Answer::Buffer { buffer: number, bytes, is_new: true }, Some(passed))
+        let gone = std::mem::take(&mut self.gone);
+        (Answer::Buffer { buffer: number, bytes, is_new: true, gone }, Some(passed))
     }
 
     fn answer(&mut self, request: Request) -> (Answer, Option<OwnedFd>) {
@@ -260,6 +262,21 @@ fn what_was_put_is_restored_and_buffers_are_used_again() {
     let table = &server.versions[&3].0;
     assert_eq!((table.rank, table.ranks, table.run, table.set.as_str()), (1, 4, 7, "heat"));
     assert_eq!(table.objects[0].element, 8);
+}
+
+/// A mapping keeps the memory of a file that was removed.
+#[test]
+fn buffers_that_the_server_has_removed_are_not_kept_mapped() {
+    let (bed, mut client) = bed("gone");
+    for version in 1..=5 {
+        put(&mut client, version, &[("a", bytes(1, 10_000 * version as usize))]).unwrap();
+        client.wait().unwrap();
+        let mut server = bed.server.lock().unwrap();
+        server.gone = server.buffers.keys().copied().collect();
+        server.buffers.clear();
+    }
+    assert_eq!(client.connection.mapped(), 1);
+    check(&mut client, 5, &[("a", bytes(1, 50_000))]);
 }
 
 #[test]
