@@ -18,20 +18,23 @@ use std::time::{Duration, Instant};
 
 /// So long a server may take until it listens: it may have much to recover, on a machine with much to do.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
-/// So long a server that another process has started may take, after ours has ended because of it.
-const OTHERS: Duration = Duration::from_secs(20);
+/// How often one is started. One that ends at once has found the lock taken: by a server that another client has
+/// started and that does not listen yet, or by one that is ending or was killed, and still has it.
+const TRIES: u32 = 8;
+/// After the end of the first one so long is waited for another server; twice as long after each further one.
+const OTHERS: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where the binary is, if not said: what the environment variable says, beside this library, in PATH.
 pub const BINARY_VARIABLE: &str = "HOLDFAST_BIN";
 
-/// The store that is used where none is said, as by all commands of `holdfast`; empty: there is no such place.
+/// The store that is used where none is said, as by all commands of `holdfast` (`tiers/src/store.rs`).
 pub fn default_store() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let state =
-        || variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+    let folder = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let state = || folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")));
     let store = variable("HOLDFAST_STORE").or_else(|| state().map(|state| state.join("holdfast")));
-    store.unwrap_or_default()
+    store.unwrap_or_else(|| format!("/var/tmp/holdfast-{}", unix_socket::effective_user()).into())
 }
 
 /// A connection to the server of `store`.
@@ -47,49 +50,51 @@ pub(super) fn connect(store: &Path, binary: Option<&Path>) -> Result<OwnedFd, Er
         ),
     })?;
     let end = Instant::now() + PATIENCE;
-    // A server may end just when this client comes, as that of the last one: then another one is started.
-    let mut ended = None;
-    for _ in 0..3 {
+    let mut grace = OTHERS;
+    for _ in 0..TRIES {
         let started = start(&binary, store).map_err(|why| Error::NoServer {
             socket: socket.clone(),
             why: format!("{} could not be started ({why}): set ${BINARY_VARIABLE}", binary.display()),
         })?;
-        match wait(&socket, started, end)? {
-            Waited::Connected(connection) => return Ok(connection),
-            Waited::Ended => ended = Some(()),
-            Waited::Over => break,
+        if let Some(connection) = wait(&socket, started, grace, end)? {
+            return Ok(connection);
         }
+        if Instant::now() >= end {
+            break;
+        }
+        grace *= 2;
     }
-    let what = if ended.is_some() { "ends at once" } else { "does not answer" };
+    let what = if Instant::now() < end { "ends at once" } else { "does not answer" };
     let (binary, store) = (binary.display(), store.display());
     let why =
         format!("the one that was started {what}: `{binary} serve --store {store}` in a terminal says why");
     Err(Error::NoServer { socket, why })
 }
 
-enum Waited {
-    Connected(OwnedFd),
-    Ended,
-    Over,
-}
-
-/// Waits for a server, ours or another one.
-fn wait(socket: &Path, started: Option<OwnedFd>, end: Instant) -> Result<Waited, Error> {
-    let mut end = end;
-    let mut running = started;
+/// Waits for a server: until `end` while the one that was started runs, and for `grace` after its end. `None`: there is
+/// none.
+fn wait(
+    socket: &Path,
+    started: Option<OwnedFd>,
+    grace: Duration,
+    end: Instant,
+) -> Result<Option<OwnedFd>, Error> {
+    // One that has no id any more has ended already.
+    let (mut running, mut end) = match started {
+        Some(process) => (Some(process), end),
+        None => (None, end.min(Instant::now() + grace)),
+    };
     loop {
         if let Some(connection) = try_connect(socket)? {
-            return Ok(Waited::Connected(connection));
+            return Ok(Some(connection));
         }
         if Instant::now() >= end {
-            return Ok(if running.is_some() { Waited::Over } else { Waited::Ended });
+            return Ok(None);
         }
         match &running {
             Some(process) => {
                 if poll::readable_within(process.as_fd(), PAUSE).map_err(system("poll"))? {
-                    // One that another client has started may have the lock, and not listen yet.
-                    running = None;
-                    end = end.min(Instant::now() + OTHERS);
+                    (running, end) = (None, end.min(Instant::now() + grace));
                 }
             }
             None => std::thread::sleep(PAUSE),
@@ -194,8 +199,28 @@ mod tests {
         assert_eq!(find(Some(Path::new("/said"))).unwrap(), Path::new("/said"));
     }
 
+    /// As when a server that was killed has the lock for a moment more.
     #[test]
-    fn a_server_that_ends_at_once_is_an_error_that_names_it() {
+    fn a_server_that_finds_the_lock_taken_is_started_again() {
+        let folder = std::env::temp_dir().join(format!("holdfast-started-{}", std::process::id()));
+        std::fs::create_dir_all(wire::folder(&folder)).unwrap();
+        let (binary, count) = (folder.join("holdfast"), folder.join("count"));
+        std::fs::write(&binary, format!("#!/bin/sh\necho x >> {}\n", count.display())).unwrap();
+        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let socket = wire::socket(&folder);
+        let listener = std::thread::spawn(move || {
+            while std::fs::read(&count).map_or(0, |text| text.len()) < 4 {
+                std::thread::sleep(PAUSE);
+            }
+            unix_socket::listen(&socket).unwrap()
+        });
+        connect(&folder, Some(&binary)).unwrap();
+        drop(listener.join().unwrap());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_binary_that_is_not_there_is_an_error_that_names_it() {
         let folder = std::env::temp_dir().join(format!("holdfast-start-{}", std::process::id()));
         let error = connect(&folder, Some(Path::new("/does/not/exist"))).unwrap_err().to_string();
         assert!(error.contains("/does/not/exist") && error.contains(BINARY_VARIABLE), "{error}");
