@@ -27,16 +27,24 @@ pub struct Objects {
 /// Not one of a program's versions: any version.
 const ANY: u64 = u64::MAX;
 
-/// The number of an error in the header.
+/// The numbers of errors in the header, which a test of `preload` compares.
+const FAILED: c_int = -4;
+const ARGUMENT: c_int = -5;
+const NOT_FOUND: c_int = -7;
+const SIZE: c_int = -8;
+const SERVER: c_int = -10;
+const STATE: c_int = -11;
+const FORKED: c_int = -12;
+
 fn code(error: &Error) -> c_int {
     match error {
-        Error::Argument(_) => -5,
-        Error::NoVersion { .. } | Error::NoObject { .. } => -7,
-        Error::Size { .. } => -8,
-        Error::NoServer { .. } | Error::Foreign { .. } | Error::Died { .. } | Error::Silent { .. } => -10,
-        Error::State(_) => -11,
-        Error::Forked { .. } => -12,
-        _ => -4,
+        Error::Argument(_) => ARGUMENT,
+        Error::NoVersion { .. } | Error::NoObject { .. } => NOT_FOUND,
+        Error::Size { .. } => SIZE,
+        Error::NoServer { .. } | Error::Foreign { .. } | Error::Died { .. } | Error::Silent { .. } => SERVER,
+        Error::State(_) => STATE,
+        Error::Forked { .. } => FORKED,
+        _ => FAILED,
     }
 }
 
