@@ -26,8 +26,9 @@
 #ifndef HOLDFAST_H
 #define HOLDFAST_H
 
+/* Nothing that reads features.h: a program may define _GNU_SOURCE behind this header. So numbers of 64 bits are long
+ * long here. */
 #include <stddef.h>
-#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -156,14 +157,14 @@ HOLDFAST_API int holdfast_restore_protected(const char *name, void *buffer, size
  *
  *     holdfast_objects *set = holdfast_open("heat", rank, ranks, "store=/scratch/me;tier=dir=/pfs/me");
  *     holdfast_region(set, "field", field, bytes, sizeof(double));
- *     int64_t version = holdfast_newest(set, HOLDFAST_ANY);
+ *     long long version = holdfast_newest(set, HOLDFAST_ANY);
  *     if (version >= 0 && holdfast_restore(set, version) != 0)
  *         errx(1, "%s", holdfast_error(set));
  */
 typedef struct holdfast_objects holdfast_objects;
 
-/* Any version: no upper bound. Versions are 0 to INT64_MAX. */
-#define HOLDFAST_ANY UINT64_MAX
+/* Any version: no upper bound. Versions are 0 to LLONG_MAX. */
+#define HOLDFAST_ANY (~0ULL)
 
 /* Opens a set. `name`: 1 to 100 letters, digits, '_', '-' and '.', not '.' first. `rank`: 0 to ranks - 1.
  * `options`: NULL, or texts NAME=VALUE with ';' between them:
@@ -187,11 +188,11 @@ int holdfast_region(holdfast_objects *set, const char *key, void *memory, size_t
 int holdfast_unregister(holdfast_objects *set, const char *key);
 
 /* Puts all registered memory as a version. One that is there already is replaced. */
-int holdfast_put(holdfast_objects *set, uint64_t version);
+int holdfast_put(holdfast_objects *set, unsigned long long version);
 
 /* The same in parts: begin, then some objects and the rest in any order, end. Memory is copied by put_some and
  * put_rest, and may be changed after them. Without an end, or with abandon, there is no version. */
-int holdfast_begin(holdfast_objects *set, uint64_t version);
+int holdfast_begin(holdfast_objects *set, unsigned long long version);
 int holdfast_put_some(holdfast_objects *set, const char *const *keys, size_t count);
 int holdfast_put_rest(holdfast_objects *set);
 int holdfast_end(holdfast_objects *set);
@@ -206,17 +207,18 @@ int holdfast_finished(holdfast_objects *set);
 /* The newest version that is whole on all ranks, below this one (HOLDFAST_ANY: of all).
  * HOLDFAST_E_NOT_FOUND: there is none. Ranks that ask at different times may get different answers: the smallest
  * one is whole. */
-int64_t holdfast_newest(holdfast_objects *set, uint64_t below);
+long long holdfast_newest(holdfast_objects *set, unsigned long long below);
 
 /* Bytes of an object of a version. HOLDFAST_E_NOT_FOUND: there is no such version of this rank, or object in it. */
-int64_t holdfast_size(holdfast_objects *set, uint64_t version, const char *key);
+long long holdfast_size(holdfast_objects *set, unsigned long long version, const char *key);
 
 /* Copies a version into all registered memory. HOLDFAST_E_NOT_FOUND: the version, or an object of it, is not there;
  * HOLDFAST_E_SIZE: registered memory is smaller than its object. Nothing was copied then. */
-int holdfast_restore(holdfast_objects *set, uint64_t version);
+int holdfast_restore(holdfast_objects *set, unsigned long long version);
 
 /* Copies one object into this memory, registered or not. */
-int holdfast_restore_into(holdfast_objects *set, uint64_t version, const char *key, void *memory, size_t bytes);
+int holdfast_restore_into(holdfast_objects *set, unsigned long long version, const char *key, void *memory,
+                          size_t bytes);
 
 /* After holdfast_size() and holdfast_restore_into(): the version is not needed at hand any more. The next one that is
  * put or restored says so, too. */
@@ -225,9 +227,9 @@ int holdfast_restored(holdfast_objects *set);
 /* Hints. They cost nothing, and nothing goes wrong when they turn out wrong.
  * will_restore: this version will be restored, after those that were hinted at before. start: what was hinted at may be
  * fetched from now on. discard: this version is not needed once it was restored, and need not reach the store. */
-int holdfast_will_restore(holdfast_objects *set, uint64_t version);
+int holdfast_will_restore(holdfast_objects *set, unsigned long long version);
 int holdfast_start(holdfast_objects *set);
-int holdfast_discard(holdfast_objects *set, uint64_t version);
+int holdfast_discard(holdfast_objects *set, unsigned long long version);
 
 /* All versions of this rank go. */
 int holdfast_drop(holdfast_objects *set);

@@ -2,6 +2,7 @@
  * `objects OPTIONS` */
 #include <errno.h>
 #include <holdfast.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
