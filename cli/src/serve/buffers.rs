@@ -12,7 +12,7 @@ use crate::tiers;
 use holdfast_objects::buffer::{HEAD, Head, Layout, STATE_AT, State, Table};
 use holdfast_objects::wire;
 use holdfast_sys::{cgroup, fd, unix_socket};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -41,6 +41,8 @@ pub struct Buffer {
 pub struct Buffers {
     folder: PathBuf,
     next: u64,
+    /// Numbers of all that are there.
+    live: BTreeSet<u64>,
     spare: Vec<Buffer>,
 }
 
@@ -73,7 +75,8 @@ impl Buffers {
             left.insert(number, Buffer { number, bytes, file: Arc::new(file) });
         }
         let next = left.last_key_value().map_or(0, |(last, _)| last + 1);
-        Ok((Buffers { folder, next, spare: Vec::new() }, left.into_values().collect()))
+        let live = left.keys().copied().collect();
+        Ok((Buffers { folder, next, live, spare: Vec::new() }, left.into_values().collect()))
     }
 
     /// One of this length, without a state that counts.
@@ -95,6 +98,7 @@ impl Buffers {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
+        self.live.insert(number);
         Ok(Buffer { number, bytes, file: Arc::new(file) })
     }
 
@@ -106,18 +110,20 @@ impl Buffers {
             self.spare.push(buffer);
             return;
         }
+        self.live.remove(&buffer.number);
         // A file that stays is found by the next server, which sees what is in it.
         let _ = fs::remove_file(self.path(buffer.number));
     }
 
     /// Whether there is a buffer of this number.
     pub fn has(&self, number: u64) -> bool {
-        self.path(number).try_exists().unwrap_or(true)
+        self.live.contains(&number)
     }
 
     /// Those that are free go; and the folder, if it has no others.
     pub fn leave(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {
+            self.live.remove(&buffer.number);
             let _ = fs::remove_file(self.path(buffer.number));
         }
         let _ = fs::remove_dir(&self.folder);

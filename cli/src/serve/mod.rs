@@ -297,31 +297,16 @@ impl Server {
         let mut state = self.state.lock();
         let state = &mut *state;
         let (table, layout) = &content;
-        let key = (table.version, table.run);
-        let known = state.sets.get(&table.set).and_then(|set| set.versions.get(&key)?.get(&table.rank));
-        if known.is_some_and(|segment| state.held.get(segment).is_some_and(|held| held.stored.is_some())) {
-            state.buffers.give_up(buffer);
-            return Ok(());
-        }
+        // The store may have it, or what was put under this number before: it is stored once more, in its place.
         let segment = state.new_segment();
         let bytes = layout.len;
-        let held = Held {
-            set: table.set.clone(),
-            rank: table.rank,
-            version: table.version,
-            run: table.run,
-            bytes,
-            buffer: Some(buffer),
-            content: None,
-            put_at: Instant::now(),
-            stored: None,
-        };
+        let held = Held::new(&table.set, table.rank, (table.version, table.run), bytes);
         tracing::info!("{}, rank {}, version {} was found in memory", held.set, held.rank, held.version);
         if let Some(set) = state.sets.get_mut(&table.set) {
             set.ranks = set.ranks.max(table.ranks);
         }
-        let held = state.held.entry(segment).insert_entry(held).into_mut();
-        held.content = Some(Arc::new(content));
+        let (buffer, content) = (Some(buffer), Some(Arc::new(content)));
+        state.held.insert(segment, Held { buffer, content, ..held });
         state.publish(segment);
         match state.step(Event::Found { segment, bytes, tier: MEMORY }) {
             // It is not in the cache, but in memory: it goes down as one that passes the cache by.

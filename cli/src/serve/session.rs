@@ -205,6 +205,7 @@ impl Session<'_> {
                 return Err(Refusal::Because(why.into()));
             }
             if self.has_gone() {
+                state.abandoned.push(segment);
                 return Err(Refusal::Because("the client has gone".into()));
             }
             self.server.wait(state);
@@ -220,18 +221,7 @@ impl Session<'_> {
         let promised =
             state.sets.get_mut(&self.set).and_then(|set| set.promised.remove(&(self.rank, version)));
         let segment = promised.unwrap_or_else(|| state.new_segment());
-        let held = Held {
-            set: self.set.clone(),
-            rank: self.rank,
-            version,
-            run: self.run,
-            bytes,
-            buffer: None,
-            content: None,
-            put_at: Instant::now(),
-            stored: None,
-        };
-        state.held.insert(segment, held);
+        state.held.insert(segment, Held::new(&self.set, self.rank, (version, self.run), bytes));
         state.step(Event::Write { segment, bytes, discardable: false })?;
         self.server.changed.notify_all();
         loop {
@@ -312,8 +302,7 @@ impl Session<'_> {
                     return Err("the store has it no longer".to_owned());
                 };
                 let buffer = made?;
-                let layout = workers::read(&rank, epoch, &buffer.file)?;
-                buffer.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())?;
+                workers::read(&rank, epoch, &buffer)?;
                 Ok(buffer)
             });
             match read {

@@ -46,6 +46,14 @@ pub struct Held {
     pub stored: Option<Stored>,
 }
 
+impl Held {
+    /// One that is neither anywhere yet nor known what is in it.
+    pub fn new(set: &str, rank: u32, (version, run): (u64, u64), bytes: u64) -> Held {
+        let (set, put_at) = (set.to_owned(), Instant::now());
+        Held { set, rank, version, run, bytes, buffer: None, content: None, put_at, stored: None }
+    }
+}
+
 /// A set of objects.
 #[derive(Default)]
 pub struct Set {
@@ -82,6 +90,8 @@ pub struct State {
     pub due: Vec<Transfer>,
     /// Those that no tier takes, or has.
     pub lost: BTreeSet<SegmentId>,
+    /// Those that a client asked room for or wanted back, and that it has gone before it was its turn.
+    pub abandoned: Vec<SegmentId>,
     /// When the policy wants to be asked again.
     pub wake: Option<Instant>,
     /// Images that go.
@@ -106,6 +116,7 @@ impl State {
             buffers,
             due: Vec::new(),
             lost: BTreeSet::new(),
+            abandoned: Vec::new(),
             wake: None,
             removals: Vec::new(),
             retiring: BTreeSet::new(),
@@ -130,7 +141,7 @@ impl State {
             match action {
                 Action::Erase(segment, MEMORY) => self.leave_memory(segment),
                 Action::Erase(segment, _) => self.leave_store(segment),
-                Action::Copy(transfer) => self.due.push(transfer),
+                Action::Copy(transfer) => self.begin(transfer)?,
                 Action::Wake(at) => {
                     let at = self.start + Duration::from_nanos(at);
                     self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
@@ -139,6 +150,24 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// A copy is to be made. One whose client has gone is over at once: it would hold its room for ever.
+    fn begin(&mut self, transfer: Transfer) -> Result<(), PolicyError> {
+        let own = self.abandoned.iter().position(|segment| *segment == transfer.segment);
+        match own.filter(|_| transfer.is_of_application()) {
+            Some(at) => {
+                self.abandoned.swap_remove(at);
+                self.step(match transfer.is_down() {
+                    true => Event::Withdrawn(transfer),
+                    false => Event::Copied(transfer),
+                })
+            }
+            None => {
+                self.due.push(transfer);
+                Ok(())
+            }
+        }
     }
 
     /// The time at which the policy wanted to be asked again has come.
@@ -194,21 +223,10 @@ impl State {
         let table = table_of(&stored.record);
         // What cannot be laid out in a buffer was not put by way of one.
         let Ok(layout) = Layout::of(&table) else { return Ok(()) };
-        let (version, run, bytes) = (table.version, table.run, layout.len);
+        let (key, bytes) = ((table.version, table.run), layout.len);
         let segment = self.new_segment();
-        let content = Some(Arc::new((table, layout)));
-        let held = Held {
-            set: set.to_owned(),
-            rank,
-            version,
-            run,
-            bytes,
-            buffer: None,
-            content,
-            put_at: Instant::now(),
-            stored: Some(stored),
-        };
-        self.held.insert(segment, held);
+        let (content, stored) = (Some(Arc::new((table, layout))), Some(stored));
+        self.held.insert(segment, Held { content, stored, ..Held::new(set, rank, key, bytes) });
         self.publish(segment);
         self.step(Event::Found { segment, bytes, tier: STORE }).map_err(defect)
     }
@@ -301,9 +319,7 @@ impl State {
     /// has whole.
     pub fn apply_rule(&mut self, name: &str) {
         let Some(set) = self.sets.get(name) else { return };
-        let Some(keep) = set.keep.and_then(|keep| usize::try_from(keep).ok()).filter(|keep| *keep > 0) else {
-            return;
-        };
+        let Some(keep) = set.most_kept() else { return };
         let is_stored =
             |segment: &SegmentId| self.held.get(segment).is_some_and(|held| held.stored.is_some());
         let whole = |run: u64, parts: &BTreeMap<u32, SegmentId>| {
@@ -323,9 +339,7 @@ impl State {
     /// those that are not are so on all ranks.
     pub fn pass_over(&mut self, name: &str) {
         let Some(set) = self.sets.get(name) else { return };
-        let Some(keep) = set.keep.and_then(|keep| usize::try_from(keep).ok()).filter(|keep| *keep > 0) else {
-            return;
-        };
+        let Some(keep) = set.most_kept() else { return };
         let is_untouched = |segment: &SegmentId| {
             let is_moving = self.policy.is_read(*segment, MEMORY);
             self.unstored.contains(segment) && !is_moving
@@ -363,6 +377,11 @@ impl State {
 }
 
 impl Set {
+    /// How many whole versions are kept; `None`: all.
+    fn most_kept(&self) -> Option<usize> {
+        self.keep.and_then(|keep| usize::try_from(keep).ok()).filter(|keep| *keep > 0)
+    }
+
     fn is_whole(&self, run: u64, parts: &BTreeMap<u32, SegmentId>) -> bool {
         self.ranks > 0
             && self.ranks_of.get(&run) == Some(&self.ranks)

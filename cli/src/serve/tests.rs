@@ -415,3 +415,25 @@ fn what_is_passed_over_is_so_on_all_ranks_and_the_newest_are_kept() {
     // The first one was on its way.
     assert!(last <= 4, "{last} were stored");
 }
+
+/// The room that it asked for is free again, and so is what it wanted to read.
+#[test]
+fn a_client_that_goes_while_it_waits_for_its_turn_holds_no_room() {
+    let world = World::new(1);
+    let mut first = world.client(0, 2);
+    let buffer = first.room(1);
+    {
+        let waits = world.client(1, 2);
+        let bytes = layout(1, 1, 2, waits.run).len;
+        waits.tell(&Request::Room { version: 1, bytes });
+        world.wait_until("it waits for room", |world| world.server.state.lock().held.len() == 2);
+    }
+    world.wait_until("it has gone", |world| world.server.state.lock().held.len() == 1);
+    first.tell(&Request::Abandon { buffer });
+    let mut next = world.client(1, 2);
+    for version in 1..=3 {
+        next.put(version);
+        assert_eq!(next.ask(&Request::Wait), Answer::Done);
+        assert_eq!(next.restore(version), Ok(next.run));
+    }
+}

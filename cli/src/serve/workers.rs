@@ -4,6 +4,7 @@
 //! to the policy, which tries again, and to the client that waits for it.
 
 use super::Server;
+use super::buffers::Buffer;
 use super::ranks::{self, Rank, table_of};
 use super::state::{MEMORY, STORE, State, is_of};
 use crate::names::objects_of;
@@ -127,10 +128,9 @@ impl Server {
             let found = state.place_of(segment);
             (found, state.buffers.take(bytes).map_err(|error| format!("making a buffer: {error}"))?)
         };
-        let result = found.ok_or_else(|| "the store has it no longer".into()).and_then(|(rank, epoch)| {
-            let layout = read(&rank, epoch, &taken.file)?;
-            taken.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())
-        });
+        let result = found
+            .ok_or_else(|| "the store has it no longer".into())
+            .and_then(|(rank, epoch)| read(&rank, epoch, &taken));
         let mut state = self.state.lock();
         match (result, state.held.get_mut(&segment)) {
             (Ok(()), Some(held)) => held.buffer = Some(taken),
@@ -143,14 +143,14 @@ impl Server {
     }
 }
 
-/// Fills a buffer from an image; what has to be written to its head.
-pub(super) fn read(rank: &Mutex<Rank>, epoch: Epoch, to: &std::fs::File) -> Result<Layout, String> {
+/// Fills a buffer from an image.
+pub(super) fn read(rank: &Mutex<Rank>, epoch: Epoch, to: &Buffer) -> Result<(), String> {
     let (job, below) = rank.lock().job();
     let image = job.open_image_from(epoch, &below).map_err(|error| error.to_string())?;
     let record = objects_of(&image).map_err(|error| error.to_string())?;
     let layout = Layout::of(&table_of(&record))?;
-    ranks::fill(&image, &record, &layout, to)?;
-    Ok(layout)
+    ranks::fill(&image, &record, &layout, &to.file)?;
+    to.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())
 }
 
 fn remove(removals: Vec<(Arc<Mutex<Rank>>, Epoch)>) {
