@@ -24,7 +24,7 @@ pub fn of(folder: &Path) -> Vec<i32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&pid| pid != std::process::id().cast_signed())
         .filter(|pid| mentions(Path::new(&format!("/proc/{pid}")), folder.as_os_str().as_bytes()))
-        .filter(|&pid| state(pid).is_some_and(|state| state != 'Z'))
+        .filter(|&pid| runs(pid))
         .collect()
 }
 

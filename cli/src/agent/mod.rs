@@ -119,7 +119,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     } else {
         let name = args.job.as_deref().unwrap_or_default();
         let job = store.job(name)?;
-        let lock = crate::job_lock::take(&job)?;
+        let lock = crate::job_lock::take_after_agent(&job)?;
         let recipe = Recipe::read(&job)?;
         (job, lock, recipe)
     };

@@ -8,6 +8,7 @@ use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::job_lock;
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
@@ -141,7 +142,7 @@ pub(super) fn prepare(
     (args, tiers): (&FetchArgs, &JobTiers),
 ) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
-    let lock = job.lock()?;
+    let lock = job_lock::take_after_agent(job)?;
     job.clean(&lock)?;
     let Source { spec, found: Found { folder, epoch, .. }, .. } = source;
     if let Some((_, other)) = others(job, folder, [epoch.0], tiers::host_of)?.pop_first()

@@ -12,6 +12,7 @@ use crate::client::{Agent, accepted};
 use crate::exit::{Exit, Failure, of_tier};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::job_lock;
 use crate::last_run::LastRun;
 use crate::settings::Recipe;
 use crate::{report, saved};
@@ -136,7 +137,7 @@ fn lock(args: &PruneArgs, job: &Job) -> Result<Option<JobLock>, Failure> {
     let is_locked = matches!(job.lock(), Err(StoreError::Locked { .. }));
     if !is_locked || args.all || !runs() {
         wait_for_lock::wait(job, &Patience::default())?;
-        return Ok(Some(job.lock()?));
+        return job_lock::take_after_agent(job).map(Some);
     }
     if args.which.all_tiers || args.which.tier.iter().any(|tier| !tier.is_store()) {
         let text = format!(
@@ -454,23 +455,20 @@ fn in_store(wanted: &Wanted<'_>, numbers: &BTreeSet<u64>) -> Result<u64, Failure
     if numbers.is_empty() {
         return Ok(0);
     }
-    let agent = match Agent::connect(job) {
-        // It has ended meanwhile.
-        Err(_) if !job.is_live() => return Ok(job.remove_images(&job.lock()?, &images().collect())?),
-        agent => agent?,
-    };
-    let reply = agent.ask(&Request::Remove { images: images().collect() })?;
-    match accepted(job, reply)? {
-        Reply::Removed { freed, stays } => {
-            for (epoch, why) in &stays {
-                report::warn(&format!("image {epoch} of job {} stays: {why}", job.name()));
-            }
-            match stays.is_empty() || wanted.named.is_empty() {
-                true => Ok(freed),
-                false => Err(Failure::new(Exit::Refused, "not all images were deleted")),
-            }
-        }
-        other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+    let (freed, stays) = job_lock::alone_or_by_agent(
+        job,
+        |lock| Ok((job.remove_images(lock, &images().collect())?, Vec::new())),
+        |agent| match accepted(job, agent.ask(&Request::Remove { images: images().collect() })?)? {
+            Reply::Removed { freed, stays } => Ok((freed, stays)),
+            other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+        },
+    )?;
+    for (epoch, why) in &stays {
+        report::warn(&format!("image {epoch} of job {} stays: {why}", job.name()));
+    }
+    match stays.is_empty() || wanted.named.is_empty() {
+        true => Ok(freed),
+        false => Err(Failure::new(Exit::Refused, "not all images were deleted")),
     }
 }
 

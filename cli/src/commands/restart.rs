@@ -2,6 +2,7 @@
 
 use super::copies;
 use crate::args::RestartArgs;
+use crate::client::Agent;
 use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
 use crate::front::locate::{self, Located, Look};
@@ -10,6 +11,7 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
+use crate::job_lock;
 use crate::names::ImageName;
 use crate::same_run;
 use crate::settings::Recipe;
@@ -120,7 +122,9 @@ fn locate(
     if let Some((job, _)) = &here {
         own = locate::in_store(job, &recipe.unwrap_or_default(), epoch)?;
         // What an agent has made no other host has a newer one of.
-        let is_served = args.name.is_some() && own.is_some() && job.is_live();
+        let is_served = args.name.is_some()
+            && own.is_some()
+            && Agent::connect(job).and_then(|agent| agent.status()).is_ok();
         if tiers.lower().is_empty() || (epoch.is_some() && own.is_some()) || is_served {
             return Ok(None);
         }
@@ -168,7 +172,7 @@ fn nowhere(look: &Look, image: &ImageName, tiers: &JobTiers) -> Failure {
 fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience) -> Result<Job, Failure> {
     let job = store.create_job(name)?;
     wait_for_lock::wait(&job, patience)?;
-    let lock = job.lock()?;
+    let lock = job_lock::take_after_agent(&job)?;
     if !job.images()?.is_empty() {
         let text = format!("job {name} has images of its own; give the copy another name, or restart {name}");
         return Err(Failure::new(Exit::Refused, text));

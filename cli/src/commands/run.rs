@@ -11,6 +11,7 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
+use crate::job_lock;
 use crate::last_run::{self, LastRun};
 use crate::names::{claim_job, if_full, title};
 use crate::settings::{Recipe, SaveFiles, Settings};
@@ -130,7 +131,7 @@ fn make_way(args: &RunArgs, job: &Job) -> Result<(), Failure> {
         );
         return Err(Failure::new(Exit::Refused, text));
     }
-    let lock = job.lock()?;
+    let lock = job_lock::take(job)?;
     for image in &images {
         job.remove_image(&lock, image.epoch)?;
     }

@@ -6,11 +6,12 @@
 use crate::args::SetArgs;
 use crate::client::{Agent, accepted};
 use crate::exit::{Exit, Failure};
+use crate::job_lock;
 use crate::new_settings::{NewSettings, told};
 use crate::report;
 use crate::settings::Recipe;
 use holdfast_image::control::{Reply, Request};
-use holdfast_tiers::{Job, StoreError};
+use holdfast_tiers::Job;
 use std::path::Path;
 
 /// Changes them.
@@ -21,20 +22,17 @@ pub fn run(args: &SetArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &args.job)?;
     if !args.new.is_none() {
-        match job.lock() {
-            Ok(_lock) => {
-                let old = Recipe::read(&job)?;
-                Recipe { settings: args.new.apply(&old.settings), ..old }.write(&job)?;
-            }
-            Err(StoreError::Locked { .. }) => ask(&job, &args.new)?,
-            Err(error) => return Err(error.into()),
-        }
+        let alone = || {
+            let old = Recipe::read(&job)?;
+            Recipe { settings: args.new.apply(&old.settings), ..old }.write(&job)
+        };
+        job_lock::alone_or_by_agent(&job, |_| alone(), |agent| ask(&job, agent, &args.new))?;
     }
     report::result(&format!("job {}: {}\n", job.name(), told(&Recipe::read(&job)?.settings)))
 }
 
-fn ask(job: &Job, new: &NewSettings) -> Result<(), Failure> {
-    match accepted(job, Agent::connect(job)?.ask(&Request::Set { wanted: new.wanted() })?)? {
+fn ask(job: &Job, agent: &Agent, new: &NewSettings) -> Result<(), Failure> {
+    match accepted(job, agent.ask(&Request::Set { wanted: new.wanted() })?)? {
         Reply::Ok => Ok(()),
         other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
     }

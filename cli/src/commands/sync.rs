@@ -8,12 +8,13 @@ use crate::args::SyncArgs;
 use crate::cascade;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
+use crate::job_lock;
 use crate::report;
 use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::control::{Reply, Request, TierStatus};
 use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
-use holdfast_tiers::{Job, Store, StoreError};
+use holdfast_tiers::{Job, Store};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::thread;
@@ -29,18 +30,11 @@ pub fn run(args: &SyncArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &args.job)?;
-    match job.lock() {
-        Ok(_lock) => alone(&job, args, &store),
-        Err(StoreError::Locked { .. }) => match by_agent(&job, args, &store) {
-            // It has ended meanwhile.
-            Err(failure) if failure.exit != Exit::CannotCreate && !job.is_live() => {
-                let _lock = job.lock()?;
-                alone(&job, args, &store)
-            }
-            result => result,
-        },
-        Err(error) => Err(error.into()),
-    }
+    job_lock::alone_or_by_agent(
+        &job,
+        |_| alone(&job, args, &store),
+        |agent| by_agent(&job, agent, args, &store),
+    )
 }
 
 /// The tiers that are to get something.
@@ -67,7 +61,11 @@ fn alone(job: &Job, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
     let Some(cascade) = cascade::start(job, &recipe, None, None)? else {
         return copies::tell(&args.copy, "sync", (job.name(), &[]), None);
     };
-    let result = follow(args, || Ok((cascade::status(Some(&cascade)), !cascade.is_busy())));
+    let result = follow(args, || {
+        // In this order: what ends between the two looks is in the second one.
+        let settled = !cascade.is_busy();
+        Ok((cascade::status(Some(&cascade)), settled))
+    });
     drop(cascade);
     if !args.copy.tier.is_empty() {
         // What is known of the others is still known.
@@ -78,10 +76,9 @@ fn alone(job: &Job, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
     result
 }
 
-fn by_agent(job: &Job, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
+fn by_agent(job: &Job, agent: &Agent, args: &SyncArgs, store: &Store) -> Result<(), Failure> {
     let recipe = Recipe::read(job)?;
     let tiers = tiers(job, args, &recipe, store)?;
-    let agent = Agent::connect(job)?;
     match agent.ask(&Request::Sync)? {
         Reply::Ok => {}
         Reply::Error { message } => return Err(Failure::new(Exit::Internal, message)),

@@ -8,6 +8,7 @@ use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::job_lock;
 use crate::names::{ImageName, check_record};
 use crate::report;
 use holdfast_image::Epoch;
@@ -197,7 +198,7 @@ fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str)
 
 fn to_repair(job: &Job) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
-    Ok(job.lock()?)
+    job_lock::take_after_agent(job)
 }
 
 /// Verifies every place; one that cannot be asked is told.

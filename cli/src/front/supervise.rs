@@ -434,7 +434,10 @@ impl Front<'_> {
                 more => format!("{} images of job {name} are", more.len()),
             };
             let then = match tier.others.is_empty() {
-                true => format!("; its agent goes on for a while, and `holdfast sync {name}` does the rest"),
+                true if self.link_open => {
+                    format!("; its agent goes on for a while, and `holdfast sync {name}` does the rest")
+                }
+                true => format!("; `holdfast sync {name}` copies it"),
                 false => String::new(),
             };
             report::note(&format!("{what} not on tier {} yet{why}{then}", tier.tier));

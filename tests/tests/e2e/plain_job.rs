@@ -69,10 +69,11 @@ pub fn checkpoint_kills_the_agent(bed: &Bed) -> Result<()> {
 
 /// Agent and program are killed.
 pub fn kill_all(bed: &Bed, job: &str, front: &mut Child, pid: i32) -> Result<()> {
-    if let Some(agent) = bed.agent_pid(job)? {
-        processes::signal(agent, "KILL");
-    }
+    let agent = bed.agent_pid(job)?;
+    agent.iter().for_each(|&agent| processes::signal(agent, "KILL"));
     kill_program(pid, front)?;
+    // What it has open, the job's lock, is closed after its memory has gone, by which it is known.
+    bed.until("the agent's end", PATIENCE, || !agent.is_some_and(processes::runs))?;
     none_is_left(bed)
 }
 

@@ -227,7 +227,10 @@ fn what_a_silent_tier_may_have_is_not_taken_for_nothing() {
         ensure!(code == 64 && names && said.contains("nothing was started"), "{code}: {said}");
         let mut front = resume(bed, &[&["--resume=reachable"], &tiers[..]].concat())?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("resume.err"))?;
-        goes_on_from(bed, "resume.err", 3, &format!("warning: tier {other}"))?;
+        goes_on_from(bed, "resume.err", 3, &format!("tier {other}"))?;
+        // By its agent.
+        let warning = format!("warning: tier {other}");
+        bed.until("a warning", PATIENCE, || bed.text("resume.err").contains(&warning))?;
         bed.say(&["checkpoint", JOB])?.success()?;
         until_tier(bed, "image 4", |tier| tier["versions"] == serde_json::json!([1, 2, 3, 4]))?;
         kill_all(bed, JOB, &mut front, pid)?;

@@ -195,6 +195,8 @@ impl EventLoop {
 
     fn status(&self) -> JobStatus {
         let under_way = self.running.as_ref().and_then(|running| running.progress.now());
+        // Before the states: who is told that nothing moves is told how it ended.
+        let tiers_busy = self.context.cascade.as_ref().is_some_and(Cascade::is_busy);
         let flush = under_way.filter(|now| matches!(now.step, Step::Flush | Step::Commit));
         JobStatus {
             job: self.context.job.name().to_owned(),
@@ -207,7 +209,7 @@ impl EventLoop {
             under_way,
             last_error: self.last_error.clone(),
             tiers: cascade::status(self.context.cascade.as_ref()),
-            tiers_busy: self.context.cascade.as_ref().is_some_and(Cascade::is_busy),
+            tiers_busy,
             lingering: self.running.is_none() && self.is_alone(),
         }
     }
