@@ -69,7 +69,7 @@ fn take_or_connect(job: &Job) -> Result<Holder, Failure> {
 /// leaves it to us.
 ///
 /// # Errors
-/// Those of the one that did it; somebody holds the lock who cannot be asked, and does not let it go.
+/// Those of the one that did it; the lock is held by a process that cannot be asked, and does not let it go.
 pub fn alone_or_by_agent<T>(
     job: &Job,
     alone: impl FnOnce(&JobLock) -> Result<T, Failure>,
