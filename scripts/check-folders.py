@@ -25,8 +25,8 @@ TABLE = {
                    "supervise.rs", "wait_for_lock.rs"]),
     "keeper": (["cuda"], ["client.rs", "messages.rs", "packer.rs", "probe.rs", "process.rs"]),
     "cuda": ([], ["caller.rs", "client.rs", "driver.rs", "messages.rs", "mod.rs"]),
-    "serve": ([], ["mod.rs"]),
-    "commands": (["cuda", "front", "keeper"], None),
+    "serve": ([], ["mod.rs", "ranks.rs"]),
+    "commands": (["cuda", "front", "keeper", "serve"], None),
 }
 # (file, file, why): imports that may be all the same.
 BESIDE = [

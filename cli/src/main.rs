@@ -135,6 +135,8 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Fetch(args) if args.manifest => commands::look::run(args, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),
+        Command::Export(args) if args.veloc => commands::veloc::export::run(args, root),
+        Command::Import(args) if args.veloc => commands::veloc::import::run(args, root),
         Command::Export(args) => commands::export::run(args, root),
         Command::Import(args) => commands::import::run(args, root),
         Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),

@@ -23,19 +23,31 @@ pub struct ImageName {
 /// # Errors
 /// Says what is accepted.
 pub fn parse_image(text: &str) -> Result<ImageName, String> {
-    if text.contains('/') {
+    match parse_image_or_version(text)? {
+        ImageName { epoch: Some(Epoch(0)), .. } => Err(no_number("0")),
+        image => Ok(image),
+    }
+}
+
+/// The same, where the number may be that of a version of objects: those begin at 0.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_image_or_version(text: &str) -> Result<ImageName, String> {
+    let (job, number) = text.split_once('@').map_or((text, None), |(job, number)| (job, Some(number)));
+    // Ranks of sets of objects are jobs whose names have slashes.
+    if text.contains('/') && parse_rank(job).is_none() {
         return Err(format!(
             "{text:?} is a path, and images have names: JOB, or JOB@3 (see `holdfast list`); `holdfast import FILE` \
              makes a job of an exported image"
         ));
     }
-    let Some((job, number)) = text.split_once('@') else {
-        return Ok(ImageName { job: text.to_owned(), epoch: None });
-    };
-    match number.parse::<u64>() {
-        Ok(epoch) if epoch > 0 => Ok(ImageName { job: job.to_owned(), epoch: Some(Epoch(epoch)) }),
-        _ => Err(format!("{number:?} is not the number of an image; write JOB@3 (see `holdfast list`)")),
-    }
+    let epoch = number.map(|number| number.parse().map(Epoch).map_err(|_| no_number(number))).transpose()?;
+    Ok(ImageName { job: job.to_owned(), epoch })
+}
+
+fn no_number(number: &str) -> String {
+    format!("{number:?} is not the number of an image; write JOB@3 (see `holdfast list`)")
 }
 
 /// Opens the store at the given place or the default one.

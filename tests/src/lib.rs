@@ -9,6 +9,7 @@
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`object_server`]: a small object store that is down, full, silent or refuses when a test says so.
+//! * [`own`]: programs that checkpoint themselves, built and run.
 //! * [`own_ids`]: a pid namespace for tests that choose the ids of processes.
 //! * [`known_losses`]: what is not as it was after a restart, though nothing is refused.
 //! * [`processes`]: what is running, from `/proc`.
@@ -24,6 +25,7 @@ pub mod artifacts;
 pub mod cuda_job;
 pub mod known_losses;
 pub mod object_server;
+pub mod own;
 pub mod own_ids;
 pub mod processes;
 pub mod random;

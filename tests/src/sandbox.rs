@@ -78,6 +78,7 @@ pub fn each_user_by_root(test: impl Fn(&Bed) -> Result<()>) {
 }
 
 /// Result of a command that ended.
+#[derive(Debug)]
 pub struct Ended {
     /// How.
     pub status: ExitStatus,

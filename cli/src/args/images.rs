@@ -3,7 +3,7 @@
 use crate::commands::copies::CopyArgs;
 use crate::commands::places::Which;
 use crate::completion::jobs;
-use crate::names::{ImageName, parse_image};
+use crate::names::{ImageName, parse_image, parse_image_or_version};
 use crate::settings::{parse_duration, parse_size};
 use clap::Args;
 use std::path::PathBuf;
@@ -139,11 +139,14 @@ impl RmArgs {
 /// `holdfast export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// JOB (the newest image) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
+    /// JOB (the newest image) or JOB@N; with --veloc: a set of objects (its newest version), or SET@VERSION
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image_or_version, add = jobs())]
     pub image: ImageName,
-    /// The file, which must not exist; `-`: standard output
+    /// The file, which must not exist; `-`: standard output. With --veloc: the folder
     pub file: PathBuf,
+    /// Write a version of a set of objects as VELOC does: a file NAME-RANK-VERSION.dat for each rank
+    #[arg(long, conflicts_with_all = ["tier", "all_tiers"])]
+    pub veloc: bool,
     /// Where.
     #[command(flatten)]
     pub which: Which,
@@ -152,9 +155,22 @@ pub struct ExportArgs {
 /// `holdfast import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// The file; `-`: standard input
+    /// The file; `-`: standard input. With --veloc: the folder
     pub file: PathBuf,
-    /// Name of the job, which must have no image [default: that of the exported job]
+    /// Name of the job, which must have no image [default: that of the exported job]. With --veloc: name of the set,
+    /// or which of the checkpoints in the folder
     #[arg(long, value_name = "JOB")]
     pub name: Option<String>,
+    /// Take the files that VELOC has written, NAME-RANK-VERSION.dat: all whole versions of all ranks
+    #[arg(long)]
+    pub veloc: bool,
+    /// They are of processes that call VELOC_Init_single: each id is a set of its own, NAME-ID
+    #[arg(long, requires = "veloc")]
+    pub single: bool,
+    /// They are files of the program's own (VELOC_Route_file)
+    #[arg(long, requires = "veloc")]
+    pub file_mode: bool,
+    /// Check them by the checksums that VELOC has in this folder (`meta`, where `chksum = true`)
+    #[arg(long, requires = "veloc", value_name = "FOLDER")]
+    pub checksums: Option<PathBuf>,
 }

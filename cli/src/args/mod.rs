@@ -241,13 +241,16 @@ Examples:
 Examples:
   holdfast export sim sim.img       (the newest image)
   holdfast export sim@3 - | ssh host holdfast import -
-  holdfast export sim sim.img --tier s3://bucket/prefix")]
+  holdfast export sim sim.img --tier s3://bucket/prefix
+  holdfast export --veloc heat@40 /pfs/me/scratch   (files of VELOC, for all ranks of a set of objects)")]
     Export(ExportArgs),
     /// Make a job of a file that `export` wrote
     #[command(after_help = "\
 Examples:
   holdfast import sim.img && holdfast restart sim
-  holdfast import sim.img --name copy")]
+  holdfast import sim.img --name copy
+  holdfast import --veloc /pfs/me/scratch           (files of VELOC, of all ranks, become a set of objects)
+  holdfast import --veloc /pfs/me/scratch --name heat --checksums /pfs/me/meta")]
     Import(ImportArgs),
     /// Report what works on this host for this user, and what would prevent a checkpoint of a program
     #[command(after_help = "\

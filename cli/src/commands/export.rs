@@ -53,7 +53,7 @@ pub fn run(args: &ExportArgs, root: Option<&Path>) -> Result<(), Failure> {
         }
         write(folder, epoch, &origin, out)?
     } else {
-        to_file(&args.file, folder, epoch, &origin)?
+        to_file(&args.file, |file| write(folder, epoch, &origin, file))?
     };
     report::note(&format!("image {epoch} of job {name} was exported, {}", report::size(bytes)));
     Ok(())
@@ -88,7 +88,11 @@ fn recipe(job: Option<&Job>, folder: &TierFolder, epoch: Epoch) -> Result<Recipe
     }
 }
 
-fn to_file(path: &Path, folder: &TierFolder, epoch: Epoch, origin: &[u8]) -> Result<u64, Failure> {
+/// Makes a file that has its name when it is complete and durable; `write` says how many bytes it has.
+///
+/// # Errors
+/// There is one already, or it cannot be written: there is none then. Those of `write`.
+pub fn to_file(path: &Path, write: impl FnOnce(&File) -> Result<u64, Failure>) -> Result<u64, Failure> {
     let failed = |call: &str, error: &io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::new(
             Exit::CannotCreate,
@@ -108,7 +112,7 @@ fn to_file(path: &Path, folder: &TierFolder, epoch: Epoch, origin: &[u8]) -> Res
         _ => Err(error),
     });
     let file = file.map_err(|error| failed("creating", &error))?;
-    let done = write(folder, epoch, origin, &file).and_then(|bytes| {
+    let done = write(&file).and_then(|bytes| {
         file.sync_all().map_err(|error| failed("syncing", &error))?;
         name_it(&part, path).map_err(|error| failed("creating", &error))?;
         Ok(bytes)

@@ -27,5 +27,6 @@ mod show_objects;
 mod sources;
 pub mod sync;
 pub mod tier_list;
+pub mod veloc;
 pub mod verify;
 pub mod watch;

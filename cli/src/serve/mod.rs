@@ -8,7 +8,7 @@
 //! the store it outlives the host; only processes of this user are answered.
 
 mod buffers;
-mod ranks;
+pub mod ranks;
 mod session;
 mod state;
 #[cfg(test)]

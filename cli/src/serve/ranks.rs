@@ -1,8 +1,8 @@
 //! What the store has of one rank of a set of objects: a job without a program, whose images are versions.
 //!
-//! Used by the server's threads, each with the rank's lock. Invariants: only a version that is whole in a buffer
-//! becomes an image; an object keeps its address space from version to version, so that an image stores what has
-//! changed.
+//! Used by the server's threads, each with the rank's lock, and by `import --veloc` and `export --veloc`. Invariants:
+//! only a version that is whole in a buffer, or in a file, becomes an image; an object keeps its address space from
+//! version to version, so that an image stores what has changed.
 
 use crate::cascade;
 use crate::exit::{Exit, Failure};
@@ -76,21 +76,30 @@ impl Rank {
             recipe,
             cascade: None,
         };
-        let (mut found, mut broken) = (Vec::new(), Vec::new());
-        for info in rank.job.images()? {
-            match rank.image(info.epoch).and_then(|image| objects_of(&image)) {
-                Ok(record) => found.push(Stored { epoch: info.epoch, record }),
-                Err(error) => broken.push(format!("{}@{}: {error}", rank.job.name(), info.epoch)),
-            }
-        }
-        for object in found.iter().flat_map(|stored| &stored.record.objects) {
-            rank.spaces.insert(object.key.clone(), object.space);
-        }
+        let (found, broken) = rank.versions()?;
         Ok((rank, found, broken))
     }
 
-    /// Prepares it to be written: with its lock, and lower tiers if it has any. `tiers`: those that its client gives,
-    /// which count where the rank has none yet.
+    /// What the store has of it, the oldest first, and what of that cannot be read.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn versions(&mut self) -> Result<(Vec<Stored>, Vec<String>), Failure> {
+        let (mut found, mut broken) = (Vec::new(), Vec::new());
+        for info in self.job.images()? {
+            match self.image(info.epoch).and_then(|image| objects_of(&image)) {
+                Ok(record) => found.push(Stored { epoch: info.epoch, record }),
+                Err(error) => broken.push(format!("{}@{}: {error}", self.job.name(), info.epoch)),
+            }
+        }
+        for object in found.iter().flat_map(|stored| &stored.record.objects) {
+            self.spaces.insert(object.key.clone(), object.space);
+        }
+        Ok((found, broken))
+    }
+
+    /// Prepares it to be written: with its lock, and lower tiers if it has any. `given`: those of its client, which
+    /// count where the rank has none yet.
     ///
     /// # Errors
     /// Another server has it, or the store fails.
@@ -100,7 +109,8 @@ impl Rank {
         }
         let lock = job_lock::take(&self.job)?;
         self.job.clean(&lock)?;
-        if self.recipe.command.is_empty() {
+        let has_none = self.recipe.settings.tiers.lower().is_empty();
+        if self.recipe.command.is_empty() || has_none && !given.is_empty() {
             let specs: Result<Vec<TierSpec>, String> = given.iter().map(|tier| tier.parse()).collect();
             let specs = specs.map_err(|why| Failure::new(Exit::Usage, why))?;
             let chosen = tiers::chosen(&specs, false, store)?;
@@ -122,7 +132,11 @@ impl Rank {
         (self.job.clone(), self.below.clone())
     }
 
-    fn image(&self, epoch: Epoch) -> Result<Image, StoreError> {
+    /// An image of it.
+    ///
+    /// # Errors
+    /// It is not there, or damaged on all tiers.
+    pub fn image(&self, epoch: Epoch) -> Result<Image, StoreError> {
         self.job.open_image_from(epoch, &self.below)
     }
 
@@ -236,19 +250,31 @@ fn record(spaces: &mut BTreeMap<String, u32>, table: &Table) -> ObjectRecord {
 /// # Errors
 /// The image is damaged, on all tiers; the buffer cannot be written.
 pub fn fill(image: &Image, record: &ObjectRecord, layout: &Layout, to: &File) -> Result<(), String> {
-    let mut piece = vec![0; PIECE];
     for (object, place) in record.objects.iter().zip(&layout.places) {
-        let Some(run) = object.run() else { continue };
-        let (mut at, all) = (0, run.pages.bytes());
-        while at < all {
-            let len = usize::try_from(all - at).map_or(PIECE, |rest| rest.min(PIECE));
-            image
-                .read_or_zero(Addr(run.start.0 + at), &mut piece[..len])
-                .map_err(|error| error.to_string())?;
-            to.write_all_at(&piece[..len], place + at)
-                .map_err(|error| format!("filling a buffer: {error}"))?;
-            at += len as u64;
-        }
+        read_object(image, object, |at, piece| {
+            to.write_all_at(piece, place + at).map_err(|error| format!("filling a buffer: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Reads an object from an image, piece by piece: `take` gets where each begins, and whole pages.
+///
+/// # Errors
+/// The image is damaged, on all tiers; those of `take`.
+pub fn read_object(
+    image: &Image,
+    object: &StoredObject,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    let Some(run) = object.run() else { return Ok(()) };
+    let (mut at, all) = (0, run.pages.bytes());
+    let mut piece = vec![0; usize::try_from(all).map_or(PIECE, |all| all.min(PIECE))];
+    while at < all {
+        let len = usize::try_from(all - at).map_or(PIECE, |rest| rest.min(PIECE));
+        image.read_or_zero(Addr(run.start.0 + at), &mut piece[..len]).map_err(|error| error.to_string())?;
+        take(at, &piece[..len])?;
+        at += len as u64;
     }
     Ok(())
 }

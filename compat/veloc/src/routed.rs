@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 const ROOM: usize = 1024;
 /// Longest key of an object.
 const KEY: usize = 255;
+/// The file of a version that `holdfast import --veloc --file-mode` has made.
+const IMPORTED: &str = "file:";
 
 /// The folder, and what is routed into it.
 #[derive(Debug)]
@@ -36,6 +38,13 @@ fn key(original: &str) -> String {
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let from = (original.len() - 200..).find(|at| original.is_char_boundary(*at)).unwrap_or(original.len());
     format!("file:{sum:016x}:{}", original.get(from..).unwrap_or(""))
+}
+
+/// The object that a version has for a file. One that was imported from VELOC has one file, whatever it was called: as
+/// with VELOC itself.
+fn stored_key(original: &str, client: &Client) -> String {
+    let own = key(original);
+    if client.size(&own).is_none() && client.size(IMPORTED).is_some() { IMPORTED.to_owned() } else { own }
 }
 
 impl Routed {
@@ -69,7 +78,7 @@ impl Routed {
         }
         if let Some(client) = from {
             let mut file = File::create(&path).map_err(failed("creating a file in scratch"))?;
-            client.copy_to(&key(original), &mut file)?;
+            client.copy_to(&stored_key(original, client), &mut file)?;
         }
         self.files.push((original.to_owned(), path.clone()));
         Ok(path)

@@ -68,3 +68,4 @@ mod torture;
 mod trees_apps;
 mod two_hosts;
 mod unnoticed;
+mod veloc_files;

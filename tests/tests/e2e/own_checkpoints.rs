@@ -5,58 +5,17 @@
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::artifacts::kit;
 use holdfast_tests::full;
+use holdfast_tests::own::{build, configure, forget, four_ranks, missing_mpi, pids, shell};
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::alone;
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, wait};
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 /// Deaths of each program.
 fn deaths() -> u32 {
     if full() { 10 } else { 3 }
-}
-
-/// Runs a line of shell in the bed's folder.
-fn shell(bed: &Bed, line: &str) -> Command {
-    let mut command = bed.command(Path::new("/bin/sh"));
-    command
-        .args(["-ec", line])
-        .env("LD_LIBRARY_PATH", bed.kit().bin())
-        .env("HOLDFAST_BIN", bed.kit().holdfast());
-    command
-}
-
-/// Compiles a program of `tests/apps` as users do.
-fn build(bed: &Bed, compiler: &str, source: &str, library: &str) -> Result<()> {
-    let (include, bin) = (bed.kit().include(), bed.kit().bin());
-    let name = source.strip_suffix(".c").context("a source")?;
-    let line = format!(
-        "{compiler} -std=gnu11 -O2 -Wall -Wextra -Werror -I{} -o {name} {} -L{} -l{library}",
-        include.display(),
-        kit().app(source).display(),
-        bin.display()
-    );
-    bed.output(shell(bed, &line), PATIENCE)?.success()?;
-    Ok(())
-}
-
-/// VELOC's configuration with a store of this name, and one that is the reference's.
-fn configure(bed: &Bed, name: &str, keys: &str) -> Result<()> {
-    let path = bed.work().join(format!("{name}.cfg"));
-    let store = bed.work().join(name);
-    bed.create(&format!("{name}.cfg"))?;
-    Ok(fs::write(path, format!("scratch = {}\n{keys}", store.display()))?)
-}
-
-/// Processes of the bed whose command line has this.
-fn pids(bed: &Bed, what: &str) -> Vec<i32> {
-    let has = |pid: &i32| processes::command_line(*pid).contains(what);
-    processes::of(bed.dir()).into_iter().filter(has).collect()
 }
 
 /// The result of a program that is killed at random moments, and that of one that is not, in stores of their own; the
@@ -94,42 +53,29 @@ fn configured(bed: &Bed, keys: &str) -> Result<()> {
 fn a_program_of_one_process_goes_on_where_it_was_killed() {
     each_user(|bed| {
         let mut random = Random::new();
-        build(bed, "cc", "heat.c", "veloc-client")?;
+        build(bed, "cc -std=gnu11", "heat.c", "veloc-client")?;
         for mode in ["memory", "some", "region", "file"] {
             configured(bed, "mode = async\nmax_versions = 3\n")?;
             killed(bed, &format!("./heat {mode} 220 CONFIGURATION"), &mut random).context(mode)?;
-            for store in ["reference", "store"] {
-                processes::kill(&pids(bed, "serve"));
-                fs::remove_dir_all(bed.work().join(store))?;
-            }
+            forget(bed, &["reference", "store"])?;
         }
         Ok(())
     });
 }
 
-/// Four ranks by Open MPI or MPICH.
-fn ranks(kind: &str, mode: &str, steps: u32) -> String {
-    let options = if kind == "openmpi" { "--allow-run-as-root --oversubscribe" } else { "" };
-    format!("TMPDIR=$PWD mpirun.{kind} {options} -np 4 ./heat {mode} {steps} CONFIGURATION")
-}
-
-fn killed_ranks(kind: &str, header: &str) {
-    for needed in [format!("/usr/bin/mpirun.{kind}"), header.to_owned()] {
-        if !Path::new(&needed).exists() {
-            return println!("not run: {needed} is missing; scripts/install-deps.sh trees");
-        }
+fn killed_ranks(kind: &str) {
+    if let Some(needed) = missing_mpi(kind) {
+        return println!("not run: {needed} is missing; scripts/install-deps.sh trees");
     }
     let _alone = alone();
     each_user(|bed| {
         let mut random = Random::new();
-        build(bed, &format!("mpicc.{kind} -DRANKS"), "heat.c", "veloc-client")?;
+        build(bed, &format!("mpicc.{kind} -std=gnu11 -DRANKS"), "heat.c", "veloc-client")?;
         for (mode, keys) in [("memory", "mode = async\nmax_versions = 3\n"), ("file", "mode = sync\n")] {
             configured(bed, keys)?;
-            killed(bed, &ranks(kind, mode, 120), &mut random).context(mode)?;
-            for store in ["reference", "store"] {
-                processes::kill(&pids(bed, "serve"));
-                fs::remove_dir_all(bed.work().join(store))?;
-            }
+            killed(bed, &four_ranks(kind, &format!("./heat {mode} 120 CONFIGURATION")), &mut random)
+                .context(mode)?;
+            forget(bed, &["reference", "store"])?;
         }
         Ok(())
     });
@@ -137,19 +83,19 @@ fn killed_ranks(kind: &str, header: &str) {
 
 #[test]
 fn ranks_of_open_mpi_go_on_where_they_were_killed() {
-    killed_ranks("openmpi", "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h");
+    killed_ranks("openmpi");
 }
 
 #[test]
 fn ranks_of_mpich_go_on_where_they_were_killed() {
-    killed_ranks("mpich", "/usr/include/x86_64-linux-gnu/mpich/mpi.h");
+    killed_ranks("mpich");
 }
 
 /// The program does not notice, and what was put before is there after it.
 #[test]
 fn a_server_that_is_killed_costs_nothing() {
     each_user(|bed| {
-        build(bed, "cc", "heat.c", "veloc-client")?;
+        build(bed, "cc -std=gnu11", "heat.c", "veloc-client")?;
         configured(bed, "mode = async\nmax_versions = 3\n")?;
         let line = "./heat memory 1000 CONFIGURATION";
         let reference = bed.output(shell(bed, &line.replace("CONFIGURATION", "reference.cfg")), PATIENCE)?;
@@ -177,7 +123,7 @@ fn a_server_that_is_killed_costs_nothing() {
 #[test]
 fn what_holdfast_h_promises_of_objects() {
     each_user(|bed| {
-        build(bed, "cc", "objects.c", "holdfast-client")?;
+        build(bed, "cc -std=gnu11", "objects.c", "holdfast-client")?;
         let options = format!("store={};keep=20", bed.store().display());
         let ended = bed.output(shell(bed, &format!("./objects '{options}'")), PATIENCE)?;
         ensure!(ended.stdout == "PASS\n", "{}{}", ended.stdout, ended.stderr);
@@ -191,7 +137,7 @@ fn what_holdfast_h_promises_of_objects() {
 fn without_the_binary_the_error_says_what_to_do() {
     let Some(bed) = Bed::new(User::Ordinary) else { return };
     let check = || -> Result<()> {
-        build(&bed, "cc", "objects.c", "holdfast-client")?;
+        build(&bed, "cc -std=gnu11", "objects.c", "holdfast-client")?;
         let mut command = shell(&bed, "./objects store=nowhere");
         command.env("HOLDFAST_BIN", "/does/not/exist");
         let ended = bed.output(command, PATIENCE)?;
