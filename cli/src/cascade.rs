@@ -5,6 +5,7 @@
 
 use crate::exit::Failure;
 use crate::front_link::{Link, Tell};
+use crate::last_run::LastRun;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
@@ -61,7 +62,7 @@ pub fn start(
         watch_memory(memory.clone())?;
     }
     let name = job.name().to_owned();
-    let (link, of_record) = (Arc::new(link), job.clone());
+    let (link, of_record, of_end) = (Arc::new(link), job.clone(), job.clone());
     let (of_others, link_of_others) = (name.clone(), Arc::clone(&link));
     let options = CascadeOptions {
         job: job.clone(),
@@ -100,6 +101,7 @@ pub fn start(
             link_of_others.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
         }),
         host_of: tiers::host_of,
+        is_over: Box::new(move || LastRun::read(&of_end).is_some_and(|run| run.is_done())),
     };
     Cascade::start(options).map(Some).map_err(|error| Failure::system("starting the cascade", &error))
 }

@@ -52,6 +52,8 @@ pub(crate) struct Catalog {
     pub(crate) segments: BTreeMap<SegmentKey, Entry>,
     /// `job-N`.
     pub(crate) recipes: BTreeMap<u64, Entry>,
+    /// `end-N`.
+    pub(crate) ends: BTreeMap<u64, Entry>,
 }
 
 impl Catalog {
@@ -97,8 +99,12 @@ impl Catalog {
                     catalog.segments.insert((epoch.0, number), entry);
                 }
                 None => {
-                    let number = names::recipe_of(entry.name.file());
-                    catalog.recipes.extend(number.map(|number| (number, entry)));
+                    let file = entry.name.file();
+                    match (names::recipe_of(file), names::end_of(file)) {
+                        (Some(number), _) => drop(catalog.recipes.insert(number, entry)),
+                        (None, Some(number)) => drop(catalog.ends.insert(number, entry)),
+                        (None, None) => {}
+                    }
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`; on lower tiers `job-000001`.
+//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`; on lower tiers `job-000001`, `end-000001`.
 //!
 //! They are the same on every tier; what is in them is in `docs/format.md`.
 
@@ -31,6 +31,17 @@ pub(crate) fn segment_name(epoch: Epoch, number: u32) -> String {
 /// `job.json` as it was when a version was copied to a lower tier.
 pub(crate) fn recipe_name(epoch: Epoch) -> String {
     format!("job-{:06}", epoch.0)
+}
+
+/// Says that the run of a version came to its end after it, on lower tiers: for hosts that have nothing of the job.
+pub(crate) fn end_name(epoch: Epoch) -> String {
+    format!("end-{:06}", epoch.0)
+}
+
+/// The version of an `end-N`; only names as [`end_name`] writes them.
+pub(crate) fn end_of(file: &str) -> Option<u64> {
+    let number = file.strip_prefix("end-")?.parse().ok()?;
+    (end_name(Epoch(number)) == file).then_some(number)
 }
 
 /// The version of a `job-N`; only names as [`recipe_name`] writes them.

@@ -106,6 +106,8 @@ fn take(
         };
         match taken() {
             Ok(Some(manifest)) => {
+                // What cannot be listed now was listed a moment ago; a run that goes on is not one that is lost.
+                told.is_over = folder.inventory().is_ok_and(|there| there.is_over());
                 told.image = Some((epoch, source.spec.name()));
                 return Some(manifest);
             }

@@ -51,7 +51,10 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     }
     settings.tiers = chosen_tiers(args, &store)?;
     settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
-    let located = locate_to_resume(args, &store, &settings)?;
+    let located = match locate_to_resume(args, &store, &settings)? {
+        ToResume::Over => return Ok(Ending::Program(ExitStatus::default())),
+        ToResume::Image(located) => located,
+    };
     let state = StartState::take()?;
     if args.resume.is_some()
         && let Some(ending) = resume((args, &store), located.as_ref(), &settings, &state)?
@@ -200,17 +203,25 @@ fn compare(args: &RunArgs, job: &Job, old: &Recipe) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, text))
 }
 
+/// What `--resume` has found on lower tiers.
+enum ToResume {
+    /// The job has come to its end, on another host.
+    Over,
+    /// The image to go on from, where the store has none that is as new.
+    Image(Option<Located>),
+}
+
 /// Looks for what lower tiers have that the store has not. Not knowing which image is the newest is an error, unless
 /// the store has one: a program that starts afresh, or goes on from an old image, writes over what it has written.
-fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<Option<Located>, Failure> {
+fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<ToResume, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     let tiers = settings.tiers.lower();
-    let Some(resume) = args.resume.filter(|_| !tiers.is_empty()) else { return Ok(None) };
+    let Some(resume) = args.resume.filter(|_| !tiers.is_empty()) else { return Ok(ToResume::Image(None)) };
     let mut own = None;
     if let Some((job, recipe)) = copies::here(store, name)? {
         front::wait_for_lock::wait(&job, &Patience::default())?;
         if LastRun::read(&job).is_some_and(|last| last.is_done()) {
-            return Ok(None);
+            return Ok(ToResume::Image(None));
         }
         own = locate::in_store(&job, &recipe.unwrap_or_default(), None)?;
     }
@@ -223,7 +234,14 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
     };
     if look.told.silent.is_empty() || is_known {
         look.say(name);
-        return Ok(look.located);
+        if let (true, Some(Located { epoch, tier, .. })) = (look.told.is_over, &look.located) {
+            report::note(&format!(
+                "job {name} has ended with status 0 after image {epoch}, as tier {tier} has it: there is nothing left \
+                 to run; without --resume it starts afresh"
+            ));
+            return Ok(ToResume::Over);
+        }
+        return Ok(ToResume::Image(look.located));
     }
     let goes_on = best.map(|best| format!(", with --resume=reachable it goes on from image {best}"));
     Err(look.unknown(&format!(

@@ -66,6 +66,8 @@ pub struct Other {
 pub struct Told {
     /// The image that is asked for, and its tier.
     pub image: Option<(Epoch, String)>,
+    /// The run of that image came to its end after it.
+    pub is_over: bool,
     /// A newer image of another run, and its tier.
     pub of_another_run: Option<(Epoch, String)>,
     /// Tiers that have told nothing.

@@ -187,6 +187,8 @@ enum Unprotected {
 
 /// How long a program that cannot be protected any more may take to end by SIGTERM.
 const LEAVE: Duration = Duration::from_secs(10);
+/// How long the end of a command may take because the tiers are told of it.
+const TELL_TIERS: Duration = Duration::from_secs(5);
 
 /// Waits for the end of the program and returns how it ended; [`Exit::Stopped`] if the agent ended it.
 ///
@@ -356,14 +358,16 @@ impl Front<'_> {
     }
 
     /// The image that the program was ended for may be on this host alone, and the host may go when we end. Until the
-    /// agent ends, which has a bound of its own, or a signal arrives.
-    fn wait_for_tiers(&mut self, state: &StartState) {
+    /// agent ends, which has a bound of its own, or a signal arrives, or the time is over.
+    fn wait_for_tiers(&mut self, state: &StartState, end: Option<Instant>) {
         const MOMENT: Duration = Duration::from_secs(1);
         let name = self.job.name();
         let mut timeout = Some(MOMENT);
         while self.link_open {
-            let ready = poll::readable(&[self.agent.link.as_fd(), state.as_fd()], timeout);
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let ready = poll::readable(&[self.agent.link.as_fd(), state.as_fd()], left.or(timeout));
             match ready.as_deref() {
+                Ok([false, false]) if left.is_some() => return,
                 Ok([false, false]) => {
                     report::note(&format!(
                         "waiting for the tiers of job {name}; Ctrl-C leaves the rest to `holdfast sync {name}`"
@@ -478,7 +482,12 @@ impl Front<'_> {
         }
         if self.settings.tiers.move_down() {
             if self.stopped.is_some() {
-                self.wait_for_tiers(state);
+                self.wait_for_tiers(state, None);
+            } else if status.success()
+                && TiersRecord::read(self.job).lower().any(|tier| !tier.versions.is_empty())
+            {
+                // That the run has come to its end is to be on the tier before the host may go, too.
+                self.wait_for_tiers(state, Some(Instant::now() + TELL_TIERS));
             }
             self.tell_of_waiting();
         }

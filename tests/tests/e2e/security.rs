@@ -175,8 +175,9 @@ fn a_member_that_is_another_user_brings_nobody_else_into_its_job() -> Result<()>
             |entry: &&str| ["HOLDFAST_SOCKET=", "HOLDFAST_KEY="].iter().any(|mark| entry.starts_with(mark));
         Ok(all.split('\0').filter(is_mark).map(str::to_owned).collect())
     };
+    bed.until("its marks", PATIENCE, || own_of(orphan).is_ok_and(|marks| marks.len() == 2))
+        .with_context(|| format!("{:?}", own_of(orphan)))?;
     let marks = own_of(orphan)?;
-    ensure!(marks.len() == 2, "{marks:?}");
     // As that user it could read them itself.
     let line =
         format!("{become_other} env {} /bin/sleep 302 & touch begun; exec /bin/sleep 300", marks.join(" "));

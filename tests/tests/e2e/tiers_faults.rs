@@ -163,11 +163,12 @@ fn a_program_that_ends_waits_for_no_tier_and_sync_does_the_rest() {
         none_is_left(bed)?;
         server.set(Mood::Well);
         say(bed, &server, &["sync", JOB])?.success()?;
-        // An image of little memory is three objects, in an order in which the last makes it one.
+        // An image of little memory is three objects, in an order in which the last makes it one; and the run is over.
         let puts = server.puts();
         let files: Vec<&str> = puts.iter().filter_map(|key| key.rsplit('/').next()).collect();
         let image: Vec<&str> = files.iter().filter(|file| !file.starts_with(".holdfast")).copied().collect();
-        ensure!(image == ["segment-000001-000", "job-000001", "manifest-000001"], "{puts:?}");
+        let names = ["segment-000001-000", "job-000001", "manifest-000001", "end-000001"];
+        ensure!(image == names, "{puts:?}");
         bed.check_clean(JOB)
     });
 }

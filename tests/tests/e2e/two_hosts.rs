@@ -313,3 +313,32 @@ fn a_folder_that_is_not_there_is_no_tier_without_images() {
         nothing_was_made()
     });
 }
+
+#[test]
+fn a_host_that_has_nothing_of_a_job_knows_from_the_tier_that_it_has_ended() {
+    each_user(|bed| {
+        on_two_hosts(bed, &[])?;
+        bed.may_end()?;
+        restarts(bed, JOB, &[])?;
+        bed.until("the end of the agent", PATIENCE, || !bed.job(JOB).join("agent.sock").exists())?;
+        fs::remove_dir_all(bed.job(JOB))?;
+        let out = bed.text("out");
+        let tier = address(bed);
+        for options in [&["--resume", "--tier", &tier][..], &["--resume"]] {
+            let code = shell_code(wait(&mut resume(bed, options)?, PATIENCE)?);
+            let said = bed.text("resume.err");
+            let words = "job j has ended with status 0 after image 1, as tier ";
+            ensure!(code == 0 && said.contains(words), "{code}: {said}");
+        }
+        ensure!(bed.text("out") == out, "it did not run");
+        // Who asks for it has it run again, and it is not over until it has ended.
+        fs::remove_file(bed.stay_file())?;
+        let (mut front, pid) = restarted(bed, &[])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "image 2", |tier| tier["versions"] == serde_json::json!([1, 2]))?;
+        kill_all(bed, JOB, &mut front, pid)?;
+        let mut front = resume(bed, &["--resume"])?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("resume.err"))?;
+        kill_all(bed, JOB, &mut front, pid)
+    });
+}

@@ -99,7 +99,7 @@ impl Survey {
 
     fn loose_recipes(&self) -> impl Iterator<Item = &Entry> {
         let is_loose = |(number, _): &(&u64, &Entry)| !self.catalog.versions.contains_key(number);
-        self.catalog.recipes.iter().filter(is_loose).map(|(_, entry)| entry)
+        self.catalog.recipes.iter().chain(&self.catalog.ends).filter(is_loose).map(|(_, entry)| entry)
     }
 }
 
@@ -123,6 +123,9 @@ pub fn remove(
         freed += survey.versions.iter().find(|held| held.number == number).map_or(0, own_bytes);
         if survey.catalog.recipes.contains_key(&number) {
             gone(folder, &names::recipe_name(Epoch(number)), "prune-recipe")?;
+        }
+        if survey.catalog.ends.contains_key(&number) {
+            gone(folder, &names::end_name(Epoch(number)), "prune-leftover")?;
         }
     }
     // What was published meanwhile by another host of the same job counts too.

@@ -11,7 +11,7 @@ use super::local::LocalVersions;
 use super::others::HostOf;
 use super::plan::{LocalRules, local_removals};
 use super::record::TiersRecord;
-use super::shared::{Activity, Inner, OnFailure, OnOther, Opener, Shared, TierState};
+use super::shared::{Activity, Inner, IsOver, OnFailure, OnOther, Opener, Shared, TierState};
 use super::worker::Worker;
 use crate::Job;
 use crate::policy::Pinned;
@@ -49,6 +49,8 @@ pub struct CascadeOptions {
     pub on_other: OnOther,
     /// The host that an image was made on.
     pub host_of: HostOf,
+    /// Whether the run has come to its end: then the lower tiers are told.
+    pub is_over: IsOver,
 }
 
 /// See the head of the file.
@@ -96,6 +98,7 @@ impl Cascade {
             on_failure: options.on_failure,
             on_other: options.on_other,
             host_of: options.host_of,
+            is_over: options.is_over,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false, unwritten: false }),
             changed: Condvar::new(),
             recording: Mutex::default(),

@@ -3,8 +3,9 @@
 //! ```text
 //! FOLDER/  manifest-000004  segment-000004-000  job-000004
 //! ```
-//! `job-N` is `job.json` as it was when version N was copied, for hosts that have nothing of the job. Names are those
-//! of the first tier. Called by the copier, by the cascade and by whatever lists a tier.
+//! `job-N` is `job.json` as it was when version N was copied, for hosts that have nothing of the job; an empty `end-N`
+//! says that its run came to its end after version N. Names are those of the first tier. Called by the copier, by the
+//! cascade and by whatever lists a tier.
 //! Invariant: what is read has at most the length that it may have, whatever the tier says.
 
 use crate::files::MAX_RECIPE_LEN;
@@ -36,11 +37,18 @@ pub struct Inventory {
     pub abandoned: BTreeSet<(u64, u32)>,
     /// Versions that have a `job-N`.
     pub recipes: BTreeSet<u64>,
+    /// Versions after which their run came to its end.
+    pub ends: BTreeSet<u64>,
     /// How the manifests were listed.
     pub(crate) stamps: BTreeMap<u64, Stamp>,
 }
 
 impl Inventory {
+    /// Whether the run of the newest version came to its end: nothing is left to go on with.
+    pub fn is_over(&self) -> bool {
+        self.versions.last().is_some_and(|newest| self.ends.contains(newest))
+    }
+
     /// The greatest number that anything there has, also of a version that is not, or not yet, complete.
     pub fn greatest(&self) -> u64 {
         let segment = self.segments.last_key_value().map_or(0, |((epoch, _), _)| *epoch);
@@ -67,6 +75,7 @@ impl TierFolder {
                     found.abandoned.extend(entry.is_abandoned().then_some((epoch.0, number)));
                 }
                 None => {
+                    found.ends.extend(names::end_of(entry.name.file()));
                     found
                         .recipes
                         .extend(names::recipe_of(entry.name.file()).filter(|number| *number <= MOST));

@@ -40,5 +40,5 @@ pub use place::Place;
 pub use plan::{HeldVersion, LocalRules, local_removals, wanted};
 pub use record::{TierRecord, TiersRecord};
 pub(crate) use segment_check::SegmentCheck;
-pub use shared::{Activity, OnFailure, OnOther, Opener, TierState};
+pub use shared::{Activity, IsOver, OnFailure, OnOther, Opener, TierState};
 pub use spec::TierSpec;

@@ -26,6 +26,9 @@ pub type OnFailure = Box<dyn Fn(&TierState, bool) + Send + Sync>;
 /// Is told of the first image of a tier that has a number of ours and is not ours.
 pub type OnOther = Box<dyn Fn(&TierSpec, &OtherImage) + Send + Sync>;
 
+/// Tells whether the run has come to its end.
+pub type IsOver = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// What a tier is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
@@ -105,6 +108,7 @@ pub(super) struct Shared {
     pub(super) on_failure: OnFailure,
     pub(super) on_other: OnOther,
     pub(super) host_of: HostOf,
+    pub(super) is_over: IsOver,
     pub(super) inner: Mutex<Inner>,
     pub(super) changed: Condvar,
     /// Held while what is known is written down.

@@ -170,7 +170,10 @@ impl Worker {
         });
         match home {
             Some(memory) => self.leave_memory(memory)?,
-            None => drop(self.trim(&to, &mut there, None)?),
+            None => {
+                self.trim(&to, &mut there, None)?;
+                self.mark_end(&to, &there)?;
+            }
         }
         self.tier = Some(to);
         problem.end()
@@ -229,6 +232,30 @@ impl Worker {
             }
         }
         Ok(problem)
+    }
+
+    /// Tells the tier whether the run has come to its end. Of what another host has made newer than all here nothing is
+    /// known.
+    fn mark_end(&self, to: &TierFolder, there: &Inventory) -> Result<(), CopyError> {
+        let newest = there.versions.last().copied().unwrap_or(0);
+        let own = self.shared.local.look().map_err(CopyError::Source)?.good.last().copied().unwrap_or(0);
+        let is_ours =
+            newest <= own && !self.shared.inner.lock().states[self.index].others.contains_key(&newest);
+        if newest == 0 || !is_ours {
+            return Ok(());
+        }
+        let is_over = (self.shared.is_over)();
+        let blob = |number: u64| to.blob(&names::end_name(Epoch(number))).map_err(CopyError::Target);
+        for &number in there.ends.iter().filter(|number| !is_over || **number != newest) {
+            to.tier().remove(&blob(number)?).map_err(CopyError::Target)?;
+        }
+        if !is_over || there.ends.contains(&newest) {
+            return Ok(());
+        }
+        match to.tier().publish(&blob(newest)?, &[]) {
+            Ok(()) | Err(TierError::Exists { .. }) => Ok(()),
+            Err(error) => Err(CopyError::Target(error)),
+        }
     }
 
     /// The tier's folder; one that was open already if nothing failed there.

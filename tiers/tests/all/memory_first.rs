@@ -51,6 +51,7 @@ fn move_down(job: &Job, keep: usize) {
         on_failure: Box::new(|_, _| ()),
         on_other: Box::new(|_, _| ()),
         host_of: |_| Some("pfs".into()),
+        is_over: Box::new(|| false),
     };
     let states = settled(&Cascade::start(options).unwrap());
     assert!(states[0].error.is_none() && states[0].waiting.is_empty(), "{states:?}");

@@ -93,7 +93,12 @@ pub fn cascade(
     rules: &[&str],
     open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
 ) -> Cascade {
-    start(job, rules, open, |_| ())
+    start(job, rules, open, |_| (), false)
+}
+
+/// One of a run that has come to its end.
+fn cascade_at_the_end(job: &Job, root: &Path) -> Cascade {
+    start(job, &["pfs"], open_at(root), |_| (), true)
 }
 
 /// One whose tier's other images are told.
@@ -103,7 +108,7 @@ pub fn cascade_that_tells(
     open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
     tell: impl Fn(u64) + Send + Sync + 'static,
 ) -> Cascade {
-    start(job, &[rules], open, tell)
+    start(job, &[rules], open, tell, false)
 }
 
 fn start(
@@ -111,6 +116,7 @@ fn start(
     rules: &[&str],
     open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
     tell: impl Fn(u64) + Send + Sync + 'static,
+    is_over: bool,
 ) -> Cascade {
     let tiers = rules.iter().map(|rules| format!("dir=/{rules}").parse().unwrap()).collect();
     let options = CascadeOptions {
@@ -125,6 +131,7 @@ fn start(
         on_failure: Box::new(|_, _| ()),
         on_other: Box::new(move |_, other| tell(other.image)),
         host_of: |_| Some("pfs".into()),
+        is_over: Box::new(move || is_over),
     };
     Cascade::start(options).unwrap()
 }
@@ -209,6 +216,29 @@ fn versions_move_down_and_come_back() {
     fs::write(&segment, bytes).unwrap();
     fs::write(store.join("job/manifest-000003"), "not a manifest").unwrap();
     comes_back(&root, &store, 3, &world.then[2]);
+}
+
+#[test]
+fn a_tier_is_told_that_the_run_has_come_to_its_end_and_that_it_goes_on() {
+    let dir = TempDir::new();
+    let mut world = World::checkpoints(&dir.store(), 2);
+    let root = dir.0.join("pfs");
+    settled(&cascade(&world.job, &["pfs"], open_at(&root)));
+    assert!(!at(&root).inventory().unwrap().is_over());
+    settled(&cascade_at_the_end(&world.job, &root));
+    assert!(at(&root).inventory().unwrap().is_over());
+    // A host that has older images alone says nothing of it.
+    let old = World::checkpoints(&dir.0.join("old"), 1);
+    settled(&cascade(&old.job, &["pfs"], open_at(&root)));
+    assert!(at(&root).inventory().unwrap().is_over());
+    world.checkpoint();
+    settled(&cascade(&world.job, &["pfs"], open_at(&root)));
+    let there = at(&root).inventory().unwrap();
+    assert!(!there.is_over() && there.ends.is_empty(), "{there:?}");
+    settled(&cascade_at_the_end(&world.job, &root));
+    let survey = hygiene::survey(&at(&root)).unwrap();
+    hygiene::remove(&at(&root), &survey, &BTreeSet::from([1, 2, 3]), &survey.loose()).unwrap();
+    assert!(at(&root).inventory().unwrap().ends.is_empty(), "it goes with its image");
 }
 
 #[test]

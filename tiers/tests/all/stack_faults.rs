@@ -85,6 +85,7 @@ impl World {
             on_failure: Box::new(|_, _| ()),
             on_other: Box::new(|_, _| ()),
             host_of: |_| Some("pfs".into()),
+            is_over: Box::new(|| false),
         })
         .unwrap()
     }

@@ -26,6 +26,7 @@ use crate::cascade;
 use crate::exit::Failure;
 use crate::front_link::Tell;
 use crate::inherited_fds::InheritedFd;
+use crate::last_run::LastRun;
 use crate::pidfile;
 use holdfast_image::Epoch;
 use holdfast_image::record::InjectArea;
@@ -105,6 +106,8 @@ pub struct EventLoop {
     grace: Duration,
     link_open: bool,
     ending: bool,
+    /// The tiers were told how the run has ended, as the front has written that down.
+    end_told: bool,
     /// Descriptors above 2 that the program was started with; unknown before the registration of one that was started
     /// without a front.
     inherited_fds: Option<Vec<InheritedFd>>,
@@ -162,6 +165,7 @@ impl EventLoop {
             grace: GRACE,
             link_open,
             ending: false,
+            end_told: false,
             inherited_fds,
             kinship,
             buffer: Vec::new(),
@@ -199,7 +203,7 @@ impl EventLoop {
         tracking: Arc<Tracking>,
     ) -> io::Result<()> {
         self.processes().add(pid, Some(space), area, tracking)?;
-        self.alone = None;
+        (self.alone, self.end_told) = (None, false);
         self.remember_program();
         Ok(())
     }
@@ -233,6 +237,7 @@ impl EventLoop {
                 self.handle(source);
             }
             self.check_clock();
+            self.tell_end();
             self.hook.look(&self.context);
             // A checkpoint waits for registrations.
             if let Some(pause) = self.rush.pause(Instant::now()).filter(|_| self.running.is_none()) {
@@ -260,10 +265,27 @@ impl EventLoop {
         self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience)
     }
 
-    /// Whether the tiers are what keeps the agent.
+    /// Whether the tiers are what keeps the agent: copies, or the word that the run has come to its end.
     fn lingers(&self) -> bool {
+        const FRONT: Duration = Duration::from_secs(10);
         let cascade = self.context.cascade.as_ref();
-        self.is_alone() && self.alone.is_some_and(|(since, _)| cascade::lingers(cascade, since))
+        let Some((since, patience)) = self.alone.filter(|_| self.is_alone()) else { return false };
+        let is_to_tell = cascade.is_some() && self.link_open && !self.end_told;
+        is_to_tell && since.elapsed() < patience + FRONT || cascade::lingers(cascade, since)
+    }
+
+    /// Once the front has written down that the run has come to its end, the tiers are told: a host that has nothing of
+    /// the job does not run it again. While the agent still answers: who waits for it may tell it to leave that.
+    fn tell_end(&mut self) {
+        let Some(cascade) = self.context.cascade.as_ref().filter(|_| !self.end_told && self.is_alone())
+        else {
+            return;
+        };
+        let Some(run) = LastRun::read(&self.context.job).filter(|run| run.ended.is_some()) else { return };
+        self.end_told = true;
+        if run.is_done() {
+            cascade.wake();
+        }
     }
 
     /// What the tiers have by now may go from the store; what they have not is said.
