@@ -178,7 +178,7 @@ bench-memory-tier: ## puts into the memory tier, beside memcpy and plain files i
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py
 
-bench-policy: ## eviction, prefetch and compression schedules in virtual time, beside LRU, UVM, Belady (< 2 minutes)
+bench-policy: ## eviction, prefetch and compression schedules in virtual time, beside LRU, UVM, Belady (< 8 minutes)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench policy
 
 bench-precopy: build ## what a pre-copy stores in vain, and what it spares the stop, by pattern and pace (< 5 minutes)

@@ -1,7 +1,8 @@
 //! Programs, tiers and links in virtual time, over the `step` of the policy or of one that it is compared with.
 //!
-//! A link has its own rate in each direction, and of each process one copy at a time; processes that share a link share
-//! its rate evenly. A copy past several tiers takes what the slowest link on its way takes, and uses that one only.
+//! A link has its own rate in each direction, or one for both; of each process one copy at a time and direction;
+//! copies that share a link share its rate evenly. A copy past several tiers takes what the slowest link on its way
+//! takes, and uses that one only.
 //! Nothing is measured: the same numbers in every run.
 
 use holdfast_tiers::policy::{Action, Event, Hierarchy, Place, SegmentId, Transfer, transfer_ns};
@@ -55,12 +56,20 @@ pub struct Links {
     pub up: Vec<u64>,
     /// How many processes share each; those of one number to the next multiple of that.
     pub shared_by: Vec<usize>,
+    /// Whether both directions of each share its rate, as on a disk.
+    pub one_rate: Vec<bool>,
 }
 
 impl Links {
     /// The same both ways, for one process.
     pub fn own(rates: &[u64]) -> Links {
-        Links { down: rates.to_vec(), up: rates.to_vec(), shared_by: vec![1; rates.len()] }
+        let count = rates.len();
+        Links {
+            down: rates.to_vec(),
+            up: rates.to_vec(),
+            shared_by: vec![1; count],
+            one_rate: vec![false; count],
+        }
     }
 }
 
@@ -71,6 +80,8 @@ pub struct Outcome {
     pub restores_ns: u64,
     /// Copies that read the slowest tier.
     pub slowest_reads: u64,
+    /// Bytes that went to it.
+    pub flushed: u64,
     /// At each restore, how many of those that come next, without a gap, the fastest tier has.
     pub distances: Vec<u64>,
 }
@@ -121,6 +132,7 @@ struct Running<'a> {
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 struct Lane {
     link: usize,
+    /// Not of a link whose directions share its rate.
     is_down: bool,
     /// Which of several links of this kind.
     number: usize,
@@ -223,7 +235,11 @@ impl Simulation<'_> {
         *busy = true;
         let last = self.links.up.len() - 1;
         running.outcome.slowest_reads += u64::from(!is_down && transfer.from == Place::Tier(last));
+        if transfer.to == Place::Tier(last) {
+            running.outcome.flushed += transfer.bytes;
+        }
         let rate = if is_down { self.links.down[link] } else { self.links.up[link] };
+        let is_down = is_down && !self.links.one_rate[link];
         let lane = Lane { link, is_down, number: process / self.links.shared_by[link] };
         self.pass_time(lane);
         let left = transfer_ns(transfer.bytes, rate);

@@ -12,6 +12,8 @@ pub const DEVICE: u64 = 32 * 128 * MB;
 pub const HOST: u64 = 256 * 128 * MB;
 /// Between two checkpoints, and between two restores.
 pub const INTERVAL_NS: u64 = 10_000_000;
+/// Between the seeds of two processes.
+const APART: u64 = 1000;
 
 struct Random(u64);
 
@@ -24,7 +26,12 @@ impl Random {
 
 /// Uniform, or 0.25 to 1.75 times that, growing, each up to a fifth less or more: 49 GB; divided by `part`.
 pub fn sizes(grow: bool, part: u64) -> Vec<u64> {
-    let mut random = Random(3);
+    sizes_of(grow, part, 0)
+}
+
+/// Those of one of several processes: growing ones differ.
+pub fn sizes_of(grow: bool, part: u64, process: u64) -> Vec<u64> {
+    let mut random = Random(3 + APART * process);
     let grown = |index: u64, random: &mut Random| {
         let mean = 32 * MB + 192 * MB * index / COUNT;
         mean * (80 + random.below(41)) / 100
@@ -33,11 +40,16 @@ pub fn sizes(grow: bool, part: u64) -> Vec<u64> {
 }
 
 pub fn order(name: &str) -> Vec<SegmentId> {
+    order_of(name, 0)
+}
+
+/// That of one of several processes: irregular ones differ.
+pub fn order_of(name: &str, process: u64) -> Vec<SegmentId> {
     let mut order: Vec<SegmentId> = (0..COUNT).map(SegmentId).collect();
     match name {
         "reverse" => order.reverse(),
         "irregular" => {
-            let mut random = Random(7);
+            let mut random = Random(7 + APART * process);
             for index in (1..order.len()).rev() {
                 order.swap(index, random.below(index as u64 + 1) as usize);
             }

@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 
 /// A prefetch looks at so many hints at most.
 const HINTS_LOOKED_AT: usize = 1024;
+/// So many of the next hints may go straight to a faster tier than the next one. What is wanted later has the time for
+/// two copies; and more would have the fastest tier filled past the next one, whose room is then for nothing.
+const STRAIGHT: usize = 4;
 
 impl Hierarchy {
     pub(super) fn dispatch(&mut self, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
@@ -73,6 +76,9 @@ impl Hierarchy {
                 self.tiers[link].down.queue.pop_front();
                 continue;
             };
+            if let Some(passed) = self.put_off(id, from, link) {
+                return Ok(passed);
+            }
             match self.room(link, id, None, actions)? {
                 Room::Placed(offset) => {
                     self.tiers[link].down.queue.pop_front();
@@ -92,6 +98,23 @@ impl Hierarchy {
             }
         }
         Ok(false)
+    }
+
+    /// A flush that costs more than it gives stays in the queue; or passes this tier by, where the next link has
+    /// nothing else to do. Whether it has passed; `None`: it is to be made.
+    fn put_off(&mut self, id: SegmentId, from: Place, link: usize) -> Option<bool> {
+        let Place::Tier(from) = from else { return None };
+        let bytes = self.segments.get(&id)?.bytes;
+        if link + 1 == self.tiers.len() || !self.can_be_put_off(from, link, bytes) {
+            return None;
+        }
+        let next = &self.tiers[link + 1].down;
+        let is_idle = next.active.is_none() && next.queue.is_empty();
+        if is_idle {
+            self.tiers[link].down.queue.pop_front();
+            self.tiers[link + 1].down.queue.push_back(id);
+        }
+        Some(is_idle)
     }
 
     /// From where a segment goes down; `None`: it need not, or cannot any more.
@@ -134,7 +157,8 @@ impl Hierarchy {
         })
     }
 
-    /// The nearest hint whose segment is on this tier and on no faster one.
+    /// The nearest hint whose segment is on this tier and on no faster one: to the next faster one, or straight to a
+    /// tier that has, or gets, all that is hinted at before it.
     fn start_prefetch(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
         if !self.prefetching {
             return Ok(());
@@ -152,11 +176,29 @@ impl Hierarchy {
         let Some((distance, id)) = self.hints.iter().take(HINTS_LOOKED_AT).enumerate().find(wanted) else {
             return Ok(());
         };
-        if let Room::Placed(offset) = self.room(link - 1, id, Some(distance as u64), actions)? {
-            self.new_instance(id, link - 1, Change::ReadStarted)?;
-            self.begin(id, Place::Tier(link), Place::Tier(link - 1), offset, actions);
+        let first = if distance < STRAIGHT { self.fastest_in_turn(distance) } else { link - 1 };
+        for tier in first..link {
+            if self.segments.get(&id).is_none_or(|segment| segment.tiers[tier].is_some()) {
+                continue;
+            }
+            if let Room::Placed(offset) = self.room(tier, id, Some(distance as u64), actions)? {
+                self.new_instance(id, tier, Change::ReadStarted)?;
+                self.begin(id, Place::Tier(link), Place::Tier(tier), offset, actions);
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// The fastest tier of which everything that is hinted at before has a part, or of a faster one: what goes straight
+    /// there takes no room from what comes sooner.
+    fn fastest_in_turn(&self, distance: usize) -> usize {
+        let has = |id: SegmentId| {
+            // What is not written yet needs no room of a prefetch.
+            let segment = self.segments.get(&id)?;
+            segment.tiers.iter().position(Option::is_some)
+        };
+        self.hints.iter().take(distance).filter_map(has).max().unwrap_or(0)
     }
 
     fn begin(&mut self, id: SegmentId, from: Place, to: Place, offset: u64, actions: &mut Vec<Action>) {

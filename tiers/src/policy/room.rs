@@ -20,9 +20,15 @@ use std::collections::BTreeMap;
 const SHARE: u64 = 8;
 /// The same of what has a hint farther away: it must be read once more.
 const SHARE_HINTED: u64 = 64;
-/// Distances of what has no hint begin here (greater for what was not used for longer), then what is consumed, gaps.
+/// Distances of what has no hint begin here (greater for what was not used for longer), then what another cache has
+/// too, what is consumed, gaps.
 const NO_HINT: u64 = 1 << 30;
+const ELSEWHERE: u64 = 1 << 38;
 const CONSUMED: u64 = 1 << 40;
+/// A cache is not short of room as long as this part of it is free, or can be at once; or so many segments fit into
+/// what is.
+const SPARE: u64 = 2;
+const SPARE_SEGMENTS: u64 = 16;
 const GAP: u64 = CONSUMED + 1;
 
 /// For what room is wanted.
@@ -107,6 +113,35 @@ impl Hierarchy {
         }
     }
 
+    /// Whether a flush to a tier is better put off: it would cost the last cached copy of something, and the cache that
+    /// it comes from is not short of room.
+    pub(super) fn can_be_put_off(&self, from: usize, to: usize, bytes: u64) -> bool {
+        // What is free in a contiguous one may be no window for what is written next.
+        let Some(cache) = self.tiers[from].cache.as_ref().filter(|cache| !cache.is_contiguous()) else {
+            return false;
+        };
+        let spare = (cache.capacity() / SPARE).min(bytes.saturating_mul(SPARE_SEGMENTS));
+        self.at_once(to, |segment| self.is_spent(segment, to) || self.elsewhere(segment, to)) < bytes
+            && self.at_once(from, |_| true) >= spare
+    }
+
+    /// Bytes on a tier that are free, or can be at once, of what is chosen.
+    fn at_once(&self, tier: usize, chosen: impl Fn(&Segment) -> bool) -> u64 {
+        let free = |fragment: &&Fragment| {
+            let Some(segment) = fragment.owner.and_then(|owner| self.segments.get(&owner)) else {
+                return true;
+            };
+            let is_free = segment.copied_below(tier) || (segment.delivered && segment.discardable);
+            is_free && chosen(segment)
+        };
+        let list = self.tiers[tier].cache.iter().flat_map(|cache| cache.list());
+        list.filter(free).map(|fragment| fragment.bytes).sum()
+    }
+
+    fn is_spent(&self, segment: &Segment, tier: usize) -> bool {
+        segment.delivered || segment.tiers[tier].is_some_and(|instance| instance.state == State::Consumed)
+    }
+
     /// Bytes on a tier that were prefetched or restored, and are not free yet.
     fn held(&self, tier: usize) -> u64 {
         let fragments = self.tiers[tier].cache.iter().flat_map(|cache| cache.list());
@@ -152,10 +187,11 @@ impl Hierarchy {
             return blocked;
         }
         let hint = self.hints.distance(id);
-        let spent = segment.delivered || instance.state == State::Consumed;
+        let spent = self.is_spent(segment, tier);
         let distance = match hint {
             _ if spent => CONSUMED,
             Some(hint) => hint,
+            None if self.elsewhere(segment, tier) => NO_HINT + ELSEWHERE + (self.steps - instance.used),
             None => NO_HINT + (self.steps - instance.used),
         };
         let free = segment.copied_below(tier) || (segment.delivered && segment.discardable);

@@ -280,6 +280,43 @@ fn a_segment_goes_down_tier_by_tier_and_up_by_a_hint() -> Result<(), PolicyError
     Ok(())
 }
 
+/// Tiers in pieces, with these segments of 50 bytes.
+fn written(count: u64) -> Result<Driver, PolicyError> {
+    let mut driver = Driver::new(&LIMITS.map(|tier| TierLimits { contiguous: false, ..tier }), 1, false);
+    for id in 1..=count {
+        write(&mut driver, id, 50)?;
+        settle(&mut driver)?;
+    }
+    Ok(driver)
+}
+
+#[test]
+fn a_flush_costs_no_cached_copy_as_long_as_the_faster_tier_has_room() -> Result<(), PolicyError> {
+    let driver = written(7)?;
+    let cached = |id: &u64| (0..2).any(|tier| driver.policy.state(SegmentId(*id), tier).is_some());
+    assert_eq!((1..=7).filter(cached).count(), 7, "the first tier has room for two, the second for five");
+    assert!((1..=7).all(|id| driver.policy.state(SegmentId(id), 2).is_some()), "all are flushed");
+    Ok(())
+}
+
+#[test]
+fn what_is_wanted_next_goes_straight_to_the_fastest_tier() -> Result<(), PolicyError> {
+    let mut driver = written(20)?;
+    let is_gone = |id: &u64| (0..2).all(|tier| driver.policy.state(SegmentId(*id), tier).is_none());
+    let gone: Vec<u64> = (1..=20).filter(is_gone).collect();
+    let ends = |driver: &Driver| driver.under_way.iter().map(|copy| (copy.from, copy.to)).collect::<Vec<_>>();
+    driver.step(Event::StartPrefetch)?;
+    driver.step(Event::Hint(SegmentId(gone[0])))?;
+    assert_eq!(ends(&driver), [(Place::Tier(2), Place::Tier(0))]);
+    settle(&mut driver)?;
+    // What is wanted later has the time to come by way of the other tier.
+    for id in (1..=20).filter(|id| !gone.contains(id)).take(4).chain([gone[1]]) {
+        driver.step(Event::Hint(SegmentId(id)))?;
+    }
+    assert!(ends(&driver).contains(&(Place::Tier(2), Place::Tier(1))), "{:?}", ends(&driver));
+    Ok(())
+}
+
 #[test]
 fn a_link_that_fails_keeps_nothing_waiting_that_can_go_elsewhere() -> Result<(), PolicyError> {
     let mut driver = Driver::new(&LIMITS, 1, false);

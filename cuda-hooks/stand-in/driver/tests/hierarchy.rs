@@ -71,7 +71,8 @@ fn links_are_shared_evenly() {
     let programs =
         [vec![write, Op::Barrier], vec![Op::Compute(500), write, Op::Barrier], vec![write, Op::Barrier]];
     let processes = engines.iter_mut().zip(&programs).map(|(engine, program)| Process { engine, program });
-    let links = Links { down: vec![1_000_000_000], up: vec![1], shared_by: vec![2] };
+    let rate = vec![1_000_000_000];
+    let links = Links { down: rate.clone(), up: rate, shared_by: vec![2], one_rate: vec![false] };
     let outcomes = simulate_all(processes.collect(), &links, false);
     // 500 alone, 1000 for the other half; then 500 for the half that the second still has.
     assert_eq!(outcomes.iter().map(|outcome| outcome.writes_ns).collect::<Vec<_>>(), [1500, 1500, 1000]);
