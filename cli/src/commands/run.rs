@@ -18,7 +18,7 @@ use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
-use holdfast_tiers::stack::JobTiers;
+use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
 use holdfast_tiers::{ImageInfo, Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -217,16 +217,28 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
     let name = args.name.as_deref().unwrap_or_default();
     let tiers = settings.tiers.lower();
     let Some(resume) = args.resume.filter(|_| !tiers.is_empty()) else { return Ok(ToResume::Image(None)) };
-    let mut own = None;
+    let (mut own, mut left_out) = (None, None);
     if let Some((job, recipe)) = copies::here(store, name)? {
         front::wait_for_lock::wait(&job, &Patience::default())?;
         if LastRun::read(&job).is_some_and(|last| last.is_done()) {
             return Ok(ToResume::Image(None));
         }
-        own = locate::in_store(&job, &recipe.unwrap_or_default(), None)?;
+        let recipe = recipe.unwrap_or_default();
+        own = locate::in_store(&job, &recipe, None)?;
+        left_out = not_named(&job, &recipe, tiers);
     }
     let look = locate::look(store, name, None, own, tiers)?;
     let best = look.best();
+    if let Some((tier, known)) = left_out.filter(|(_, known)| Some(*known) > best.map(|best| best.0))
+        && resume == Resume::Newest
+    {
+        let goes_on = best.map_or("starts afresh".to_owned(), |best| format!("goes on from image {best}"));
+        let text = format!(
+            "tier {tier}, which job {name} had, had image {known} when it was seen last, and is not asked; name it with \
+             --tier as well, or use --resume=reachable, which {goes_on}"
+        );
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let has_newer = |silent: &Silent| silent.known > best.map(|best| best.0);
     let is_known = match resume {
         Resume::Newest => own.is_some() && !look.told.silent.iter().any(has_newer),
@@ -248,6 +260,15 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
         "\nnothing was started; without --resume the program starts afresh{}",
         goes_on.unwrap_or_default()
     )))
+}
+
+/// The tier that the job had, that is not named now, and the newest image that it is known to have had.
+fn not_named(job: &Job, recipe: &Recipe, named: &[TierSpec]) -> Option<(String, u64)> {
+    let record = TiersRecord::read(job);
+    let others =
+        recipe.settings.tiers.lower().iter().filter(|old| named.iter().all(|new| new.place != old.place));
+    let known = |spec: &TierSpec| Some((spec.name(), record.of(&spec.name())?.versions.last().copied()?));
+    others.filter_map(known).max_by_key(|(_, image)| *image)
 }
 
 fn working_folder() -> Result<PathBuf, Failure> {

@@ -241,6 +241,10 @@ fn what_a_silent_tier_may_have_is_not_taken_for_nothing() {
         kill_all(bed, JOB, &mut front, pid)?;
         // But one that is known to have had a newer one holds it up.
         fs::remove_file(bed.job(JOB).join("manifest-000004"))?;
+        let mut front = resume(bed, &["--resume", "--tier", &other])?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let (said, words) = (bed.text("resume.err"), format!("tier {one}, which job j had, had image 4"));
+        ensure!(code == 64 && said.contains(&words), "{code}: {said}");
         fs::rename(bed.work().join("mount"), bed.work().join("gone"))?;
         let mut front = resume(bed, &[&["--resume"], &tiers[..]].concat())?;
         let code = shell_code(wait(&mut front, PATIENCE)?);
