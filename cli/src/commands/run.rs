@@ -234,8 +234,8 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
     {
         let goes_on = best.map_or("starts afresh".to_owned(), |best| format!("goes on from image {best}"));
         let text = format!(
-            "tier {tier}, which job {name} had, had image {known} when it was seen last, and is not asked; name it with \
-             --tier as well, or use --resume=reachable, which {goes_on}"
+            "tier {tier}, which job {name} had, had image {known} when it was seen last, and is not asked; name it \
+             with --tier as well, or use --resume=reachable, which {goes_on}"
         );
         return Err(Failure::new(Exit::Usage, text));
     }
