@@ -16,6 +16,13 @@ SAY = @printf '\n==> %s\n'
 bench-objects: build ## what a put of objects blocks its program; 8 ranks by 2 MB every 10 ms, beside a copy
 	@scripts/bench-objects.sh
 
+.PHONY: bench-adjoint bench-veloc
+bench-adjoint: build ## restarts of an adjoint pass with hints, and without, where the server evicts as LRU does
+	@scripts/bench-adjoint.sh
+
+bench-veloc: build ## our library beside VELOC's own (VELOC=PREFIX): blocked by checkpoints and restarts
+	@/usr/bin/python3 benches/veloc.py
+
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers
 .PHONY: bench-tree bench-policy

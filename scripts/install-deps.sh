@@ -31,6 +31,7 @@ elif [ "${1:-all}" = flush ]; then
     need fio fio
 elif [ "${1:-all}" != build ]; then
     need g++ g++
+    need gfortran gfortran
     need perl perl
     need ruby ruby
     need lua5.4 lua5.4

@@ -34,7 +34,9 @@ for file in $libraries; do
     put "$new/$file" 755 "lib/$file"
 done
 put compat/veloc/include/veloc.h 644 include/veloc.h
+put compat/veloc/include/veloc.hpp 644 include/veloc.hpp
 put compat/veloc/include/veloc/defs.h 644 include/veloc/defs.h
+put compat/native/fortran/holdfast_objects.f90 644 include/holdfast_objects.f90
 put packaging/veloc-backend 755 bin/veloc-backend
 
 holdfast() { "$new/holdfast" "$@"; }

@@ -183,6 +183,8 @@ impl Kit {
         for (from, to) in [
             ("preload/include/holdfast.h", "holdfast.h"),
             ("compat/veloc/include/veloc.h", "veloc.h"),
+            ("compat/veloc/include/veloc.hpp", "veloc.hpp"),
+            ("compat/native/fortran/holdfast_objects.f90", "holdfast_objects.f90"),
             ("compat/veloc/include/veloc/defs.h", "veloc/defs.h"),
         ] {
             install(&checkout.join(from), &self.include().join(to))?;

@@ -327,5 +327,7 @@ impl Set {
         let last = self.versions.keys().map(|(_, run)| *run).max().unwrap_or(0).max(self.run);
         self.run = run.unwrap_or_else(|| now.max(last.saturating_add(1)));
         self.opened.clear();
+        // Hints of a program that has ended.
+        self.promised.clear();
     }
 }

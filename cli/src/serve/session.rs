@@ -341,11 +341,7 @@ impl Session<'_> {
         let mut state = self.server.state.lock();
         // One that is not whole now may be when it is its turn.
         let known = state.restorable(&self.set, self.rank, version).ok().flatten();
-        let new = known.is_none().then(|| state.new_segment());
-        let promised = |set: &mut super::state::Set| {
-            *set.promised.entry((self.rank, version)).or_insert(new.unwrap_or(SegmentId(0)))
-        };
-        match known.or_else(|| state.sets.get_mut(&self.set).map(promised)) {
+        match known.or_else(|| state.promised(&self.set, (self.rank, version))) {
             Some(segment) => Ok(state.step(Event::Hint(segment))?),
             None => Ok(()),
         }

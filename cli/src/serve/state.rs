@@ -26,6 +26,15 @@ pub const STORE: usize = 1;
 /// First guesses of the rates into both, bytes a second; what is measured corrects them.
 const RATES: [u64; 2] = [4 << 30, 500 << 20];
 
+/// Of so many versions of a set that were not put yet hints are taken note of; they are advice.
+pub const MOST_PROMISED: usize = 1 << 15;
+
+/// The tiers, as the policy has them; `room`: most bytes of all buffers.
+pub fn limits(room: u64) -> [TierLimits; 2] {
+    let tier = |capacity, rate| TierLimits { capacity, contiguous: false, rate };
+    [tier(Some(room), RATES[0]), tier(None, RATES[1])]
+}
+
 /// A version of one rank.
 pub struct Held {
     /// Its set, and its rank there.
@@ -106,10 +115,9 @@ pub struct State {
 impl State {
     /// Nothing yet; `room`: most bytes of all buffers.
     pub fn new(buffers: Buffers, room: u64) -> State {
-        let tier = |capacity, rate| TierLimits { capacity, contiguous: false, rate };
         State {
             start: Instant::now(),
-            policy: Hierarchy::for_many(&[tier(Some(room), RATES[0]), tier(None, RATES[1])], Ties::default()),
+            policy: Hierarchy::for_many(&limits(room), Ties::default()),
             next: 0,
             held: BTreeMap::new(),
             sets: BTreeMap::new(),
@@ -129,6 +137,16 @@ impl State {
     pub fn new_segment(&mut self) -> SegmentId {
         self.next += 1;
         SegmentId(self.next)
+    }
+
+    /// The segment that a version of a rank will be when it is put; `None`: there are hints of too many such.
+    pub fn promised(&mut self, set: &str, version: (u32, u64)) -> Option<SegmentId> {
+        let new = self.new_segment();
+        let promised = &mut self.sets.get_mut(set)?.promised;
+        match promised.get(&version) {
+            None if promised.len() >= MOST_PROMISED => None,
+            _ => Some(*promised.entry(version).or_insert(new)),
+        }
     }
 
     /// Tells the policy what happened, and takes note of what it says.

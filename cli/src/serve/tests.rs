@@ -1,5 +1,7 @@
 //! The server with clients of its own, over real sockets and a real store.
 
+mod hints;
+
 use super::buffers::Buffers;
 use super::state::{MEMORY, State};
 use super::{Server, session, spawn};

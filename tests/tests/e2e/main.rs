@@ -32,6 +32,7 @@ mod images;
 mod increments;
 mod jobs;
 mod json;
+mod languages;
 mod launchers;
 mod lazy;
 mod lifecycle;

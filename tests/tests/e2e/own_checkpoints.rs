@@ -120,6 +120,37 @@ fn a_server_that_is_killed_costs_nothing() {
     });
 }
 
+/// Versions come back in another order than they were put, of memory for some of them alone: by hints that are right,
+/// and by a hundred thousand that are not, with a server whose own memory is bounded.
+#[test]
+fn an_adjoint_pass_gets_every_bit_back() {
+    each_user(|bed| {
+        build(bed, "cc -std=gnu11", "adjoint.c", "veloc-client")?;
+        let versions = if full() { 384 } else { 40 };
+        for (order, hints) in [("reverse", "all"), ("+irregular", "all"), ("sequential", "wrong")] {
+            configure(bed, "store", "mode = async\n")?;
+            let store = bed.work().join("store").display().to_string();
+            let mut server = bed.holdfast(&["serve", "--store", &store, "--memory", "4M"]).spawn()?;
+            bed.until("the server", PATIENCE, || bed.work().join("store/objects/serve.sock").exists())?;
+            let line = format!("./adjoint {order} {hints} {versions} 262144 1000 store.cfg");
+            let ended = bed.output(shell(bed, &line), PATIENCE)?;
+            ensure!(ended.stdout.starts_with("PASS"), "{line}: {}{}", ended.stdout, ended.stderr);
+            let most = most_memory(i32::try_from(server.id())?).context("the server's memory")?;
+            ensure!(most < 200 << 20, "{line}: the server had {most} bytes");
+            forget(bed, &["store"])?;
+            wait(&mut server, PATIENCE)?;
+        }
+        Ok(())
+    });
+}
+
+/// The most memory that a process has had, bytes.
+fn most_memory(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
 #[test]
 fn what_holdfast_h_promises_of_objects() {
     each_user(|bed| {

@@ -96,7 +96,12 @@ fn unpacked(bed: &Bed, kind: &str) -> Result<()> {
         let (pip, source) = (to.join("bin/pip"), script("../python"));
         run(&[pip.to_str().context("a path")?, "install", source.to_str().context("a path")?])?;
         let python = to.join("bin/python");
-        run(&[python.to_str().context("a path")?, "-c", "import holdfast; assert not holdfast.loaded()"])?;
+        let store = bed.store().display().to_string();
+        let says = format!(
+            "import holdfast, veloc, holdfast.objects as objects; assert not holdfast.loaded(); \
+             objects.open('x', store='{store}').close()"
+        );
+        run(&[python.to_str().context("a path")?, "-c", &says])?;
         to
     } else {
         let packed = run(&[script("package.sh").to_str().context("a path")?, kind])?;
@@ -184,6 +189,8 @@ fn an_installed_folder_has_what_belongs_to_it() {
         for file in [
             "include/holdfast.h",
             "include/veloc.h",
+            "include/veloc.hpp",
+            "include/holdfast_objects.f90",
             "include/veloc/defs.h",
             "lib/libholdfast-client.so",
             "lib/libveloc-client.so",

@@ -16,4 +16,7 @@
 #define VELOC_RECOVER_SOME (1)
 #define VELOC_RECOVER_REST (2)
 
+/* Of veloc.hpp: an observer is called when a checkpoint has ended. */
+#define VELOC_OBSERVE_CKPT_END (0)
+
 #endif
