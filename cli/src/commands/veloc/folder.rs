@@ -9,7 +9,7 @@ use holdfast_objects::buffer::Object;
 use holdfast_objects::veloc_file::{self, COUNT, FileName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,13 @@ pub struct Folder {
 pub fn list(path: &Path, reading: &Reading) -> Result<Folder, Failure> {
     let failed = |error: &std::io::Error| Failure::system(format_args!("listing {}", path.display()), error);
     let mut folder = Folder::default();
-    for entry in fs::read_dir(path).map_err(|error| failed(&error))? {
+    let entries = fs::read_dir(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::new(Exit::NotFound, format!("there is no folder {}", path.display()))
+        }
+        _ => failed(&error),
+    })?;
+    for entry in entries {
         let entry = entry.map_err(|error| failed(&error))?;
         let Ok(file) = entry.file_name().into_string() else { continue };
         if file.contains("-agg-") {
@@ -207,6 +213,8 @@ mod tests {
         made.file("wave-0-7.dat", b"");
         fs::write(made.0.join("notes.txt"), "no checkpoint").unwrap();
         let reading = Reading::default();
+        let none = list(&made.0.join("none"), &reading).unwrap_err();
+        assert!(none.exit == Exit::NotFound && none.message.starts_with("there is no folder"), "{none}");
         assert_eq!(made.whole(&reading), (vec![10, 20, 30], String::new()));
         fs::remove_file(made.0.join("heat-0-20.dat")).unwrap();
         File::options().write(true).open(made.0.join("heat-1-30.dat")).unwrap().set_len(21).unwrap();
