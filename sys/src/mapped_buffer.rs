@@ -126,6 +126,22 @@ impl MappedBuffer {
     }
 }
 
+impl MappedBuffer {
+    /// A word that another process may set, little-endian: what it has stored before is seen afterwards. Of two
+    /// processes that both set a word and then look at that of the other one, at least one sees it.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds, or not at a multiple of 4.
+    pub fn word(&self, at: u64) -> io::Result<u32> {
+        let place = self.place(at, 4)?;
+        if !at.is_multiple_of(4) {
+            return Err(out_of_bounds());
+        }
+        // SAFETY: four bytes of the mapping, aligned, which only atomic operations of both processes touch meanwhile.
+        Ok(u32::from_le(unsafe { AtomicU32::from_ptr(place.cast()) }.load(Ordering::SeqCst)))
+    }
+}
+
 impl Drop for MappedBuffer {
     fn drop(&mut self) {
         // A child of fork has not got it, and may have something else there.
@@ -216,6 +232,9 @@ mod tests {
         let mut word = [0; 4];
         file.read_exact_at(&mut word, 8).unwrap();
         assert_eq!(word, [4, 3, 2, 1]);
+        file.write_all_at(&[1, 0, 0, 2], 12).unwrap();
+        assert_eq!(mapped.word(12).unwrap(), 0x0200_0001);
+        assert!(mapped.word(len).is_err() && mapped.word(6).is_err());
         assert!(mapped.write(len - 3, b"four").is_err() && mapped.read(u64::MAX, &mut [0]).is_err());
         assert!(mapped.set_word(len, 1).is_err() && mapped.set_word(6, 1).is_err());
     }

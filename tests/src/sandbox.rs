@@ -419,6 +419,20 @@ impl Drop for Bed {
             self.tell();
         }
         let _ = fs::remove_dir_all(&self.dir);
+        forget_buffers(&self.dir);
+    }
+}
+
+/// What servers of objects whose stores were in this folder have left in memory. Each notes its store's path.
+fn forget_buffers(dir: &Path) {
+    let all = fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.path());
+    let users = all.filter(|path| path.to_string_lossy().contains("/holdfast-objects-"));
+    for folder in users.filter_map(|user| fs::read_dir(user).ok()).flatten().flatten() {
+        let note = fs::read_to_string(folder.path().join("store")).unwrap_or_default();
+        let store = note.split_once('\n').map_or("", |(_, path)| path);
+        if Path::new(store).starts_with(dir) {
+            let _ = fs::remove_dir_all(folder.path());
+        }
     }
 }
 

@@ -4,20 +4,23 @@
 //! number in it (`objects/id`), so that neither a copy of it nor a new one in its place is taken for it. The next
 //! server of the store finds there what this one has not brought to the store when it was killed. Invariants: never
 //! more than the server's room for all of them together, but for what is passed by the cache; a buffer that was given
-//! up has no state that counts before it is used again.
+//! up has no state that counts before it is used again; one that a client may still have in use, of which this server
+//! does not hear that it is done with it, is not used again.
 //! Fails by: the error of the file system, with its path.
 
+use super::leftovers;
 use crate::exit::{Exit, Failure};
 use crate::tiers;
-use holdfast_objects::buffer::{HEAD, Head, Layout, STATE_AT, State, Table};
+use holdfast_objects::buffer::{CLOSED_AT, HEAD, Head, Layout, STATE_AT, State, Table};
 use holdfast_objects::wire;
 use holdfast_sys::{cgroup, fd, unix_socket};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Where memory is.
 const BASE: &str = "/dev/shm";
@@ -25,6 +28,8 @@ const BASE: &str = "/dev/shm";
 const SPARE: usize = 64;
 /// And so many bytes.
 const SPARE_BYTES: u64 = 256 << 20;
+/// How the name of one that cannot be read ends.
+pub const UNREAD: &str = ".unread";
 
 /// A buffer that is in use.
 #[derive(Clone, Debug)]
@@ -40,10 +45,16 @@ pub struct Buffer {
 /// See the head of the file.
 pub struct Buffers {
     folder: PathBuf,
+    /// Held as long as it is served.
+    _lock: File,
+    /// Open, so that its end is known: a folder that was removed has no links.
+    store: File,
     next: u64,
     /// Numbers of all that are there.
     live: BTreeSet<u64>,
     spare: Vec<Buffer>,
+    /// Those that clients may have in use, who do not say when they are done.
+    once: BTreeSet<u64>,
 }
 
 impl Buffers {
@@ -59,24 +70,22 @@ impl Buffers {
         let meta = fs::metadata(store).map_err(failed(store))?;
         let top = Path::new(BASE).join(format!("holdfast-objects-{}", unix_socket::effective_user()));
         let folder = top.join(format!("{}-{:x}-{:x}", id_of(store)?, meta.dev(), meta.ino()));
-        for path in [&top, &folder] {
-            make(path).map_err(failed(path))?;
-        }
-        let mut left = BTreeMap::new();
+        make(&top).map_err(failed(&top))?;
+        let lock = leftovers::occupy(&folder, store, make).map_err(failed(&folder))?;
+        let store = File::open(store).map_err(failed(store))?;
+        let (mut left, mut next) = (Vec::new(), 0);
         for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
             let entry = entry.map_err(failed(&folder))?;
-            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else {
-                continue;
-            };
-            let path = entry.path();
-            let file = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
-            let file = file.map_err(failed(&path))?;
-            let bytes = file.metadata().map_err(failed(&path))?.len();
-            left.insert(number, Buffer { number, bytes, file: Arc::new(file) });
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_str().unwrap_or("");
+            let Ok(number) = name.strip_suffix(UNREAD).unwrap_or(name).parse::<u64>() else { continue };
+            next = next.max(number + 1);
+            if !name.ends_with(UNREAD) {
+                left.push(found(&path, number).map_err(failed(&path))?);
+            }
         }
-        let next = left.last_key_value().map_or(0, |(last, _)| last + 1);
-        let live = left.keys().copied().collect();
-        Ok((Buffers { folder, next, live, spare: Vec::new() }, left.into_values().collect()))
+        let once: BTreeSet<u64> = left.iter().map(|buffer| buffer.number).collect();
+        Ok((Buffers { folder, _lock: lock, store, next, live: once.clone(), spare: Vec::new(), once }, left))
     }
 
     /// One of this length, without a state that counts.
@@ -106,7 +115,8 @@ impl Buffers {
     pub fn give_up(&mut self, buffer: Buffer) {
         let is_empty = buffer.set_state(State::Empty).is_ok();
         let bytes: u64 = self.spare.iter().map(|spare| spare.bytes).sum();
-        if is_empty && self.spare.len() < SPARE && bytes + buffer.bytes <= SPARE_BYTES {
+        let is_free = is_empty && !self.once.remove(&buffer.number);
+        if is_free && self.spare.len() < SPARE && bytes + buffer.bytes <= SPARE_BYTES {
             self.spare.push(buffer);
             return;
         }
@@ -115,18 +125,54 @@ impl Buffers {
         let _ = fs::remove_file(self.path(buffer.number));
     }
 
+    /// This one is not used again when it is needed no longer: its client does not say when it is done with it.
+    pub fn use_once(&mut self, number: u64) {
+        self.once.insert(number);
+    }
+
+    /// This one, which cannot be read, stays for the user to look at; its path.
+    pub fn put_aside(&mut self, buffer: &Buffer) -> PathBuf {
+        self.live.remove(&buffer.number);
+        self.once.remove(&buffer.number);
+        let (path, aside) =
+            (self.path(buffer.number), self.folder.join(format!("{}{UNREAD}", buffer.number)));
+        match fs::rename(&path, &aside) {
+            Ok(()) => aside,
+            Err(_) => path,
+        }
+    }
+
     /// Whether there is a buffer of this number.
     pub fn has(&self, number: u64) -> bool {
         self.live.contains(&number)
     }
 
-    /// Those that are free go; and the folder, if it has no others.
+    /// Those that are free go; and the folder, if it has no others or the store is no more.
     pub fn leave(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {
             self.live.remove(&buffer.number);
             let _ = fs::remove_file(self.path(buffer.number));
         }
-        let _ = fs::remove_dir(&self.folder);
+        match self.is_store_gone() {
+            true => leftovers::remove(&self.folder),
+            false => leftovers::leave(&self.folder),
+        }
+    }
+
+    /// Whether the folder of the store was removed: what is in memory can be brought nowhere.
+    pub fn is_store_gone(&self) -> bool {
+        self.store.metadata().is_ok_and(|meta| meta.nlink() == 0)
+    }
+
+    /// As if its server had been killed.
+    #[cfg(test)]
+    pub fn unlock(&self) {
+        let _ = self._lock.unlock();
+    }
+
+    /// The folder, and the one of all stores of this user.
+    pub fn folders(&self) -> (PathBuf, PathBuf) {
+        (self.folder.clone(), self.folder.parent().unwrap_or(&self.folder).to_owned())
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -135,14 +181,19 @@ impl Buffers {
 }
 
 impl Buffer {
-    /// The state, the table, and where things are; `None`: it has no version.
+    /// The head, the table, and where things are; `None`: it has no version.
     ///
     /// # Errors
     /// It cannot be read, or is not as it must be.
-    pub fn version(&self) -> Result<Option<(State, Table, Layout)>, String> {
+    pub fn version(&self) -> Result<Option<(Head, Table, Layout)>, String> {
+        // Its server was killed when it had just made it.
+        if self.bytes == 0 {
+            return Ok(None);
+        }
         let mut head = [0; HEAD as usize];
         self.file.read_exact_at(&mut head, 0).map_err(|error| error.to_string())?;
-        if head == [0; HEAD as usize] {
+        // It was closed before anything was put into it.
+        if head.iter().enumerate().all(|(at, byte)| *byte == 0 || at as u64 == CLOSED_AT) {
             return Ok(None);
         }
         let head = Head::decode(&head)?;
@@ -155,7 +206,7 @@ impl Buffer {
         if layout.len > self.bytes {
             return Err(format!("it is to have {} bytes and has {}", layout.len, self.bytes));
         }
-        Ok(Some((head.state, table, layout)))
+        Ok(Some((head, table, layout)))
     }
 
     /// Writes head and table of a version, with this state.
@@ -174,6 +225,24 @@ impl Buffer {
     pub fn set_state(&self, state: State) -> io::Result<()> {
         self.file.write_all_at(&(state as u32).to_le_bytes(), STATE_AT)
     }
+}
+
+/// A buffer of a server that has died. From now on its client knows that, if it is still filling it: it asks for
+/// another one. What it has put before is there.
+pub fn found(path: &Path, number: u64) -> io::Result<Buffer> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    let bytes = file.metadata()?.len();
+    let mut closed = [0; 4];
+    if bytes >= HEAD {
+        file.read_exact_at(&mut closed, CLOSED_AT)?;
+    }
+    // It tells its age, too: only what is not closed yet is changed.
+    if bytes >= HEAD && closed == [0; 4] {
+        file.write_all_at(&1_u32.to_le_bytes(), CLOSED_AT)?;
+        // Its state is looked at after that.
+        fence(Ordering::SeqCst);
+    }
+    Ok(Buffer { number, bytes, file: Arc::new(file) })
 }
 
 /// The number of a store, made with its first server.

@@ -3,11 +3,13 @@
 //!
 //! Started by the first client of a store on a host (`compat/objects`), or by hand; ends with the last one, when all
 //! that was put is in the store. Threads: one for each client, one down, one up ([`workers`]). What it knows is in
-//! [`state`], what the store has of a rank in [`ranks`], what lies in memory in [`buffers`].
+//! [`state`], what the store has of a rank in [`ranks`], what lies in memory in [`buffers`], what servers of
+//! other stores have left there in [`leftovers`].
 //! Invariants: one server for a store and host (a lock); a version that was put outlives client and server, and with
 //! the store it outlives the host; only processes of this user are answered.
 
 mod buffers;
+mod leftovers;
 pub mod ranks;
 mod session;
 mod state;
@@ -81,6 +83,7 @@ pub fn run(args: &ServeArgs, root: Option<&Path>) -> Result<(), Failure> {
     attributes::allow_descriptors();
     let room = args.memory.map_or_else(buffers::usual_room, Ok)?;
     let (buffers, left) = Buffers::open(store.root())?;
+    let (own, all) = buffers.folders();
     let server = Arc::new(Server {
         state: Mutex::new(State::new(buffers, room)),
         store,
@@ -104,6 +107,11 @@ pub fn run(args: &ServeArgs, root: Option<&Path>) -> Result<(), Failure> {
             work(&server);
         })?;
     }
+    // A folder that a store was in may be on a file system that does not answer: nothing waits for this.
+    spawn("sweep", move || {
+        cascade::low_priority();
+        leftovers::sweep(&all, &own);
+    })?;
     server.accept(&listener);
     let _ = fs::remove_file(&socket);
     server.leave();
@@ -162,7 +170,7 @@ impl Server {
             let is_idle = {
                 let state = self.state.lock();
                 let has_clients = state.sets.values().any(|set| !set.clients.is_empty());
-                !has_clients && state.is_settled()
+                !has_clients && (state.is_settled() || state.buffers.is_store_gone())
             };
             if !is_idle || self.is_copying_down() {
                 idle_since = Instant::now();
@@ -216,6 +224,11 @@ impl Server {
             let what = format!("another run of the set {} has begun; end this program", opening.set);
             return Err(Failure::new(Exit::Refused, what));
         }
+        let unread = std::mem::take(&mut state.unread);
+        let set = state.sets.entry(opening.set.to_owned()).or_default();
+        if !unread.is_empty() {
+            set.failures.entry(opening.rank).or_default().extend(unread);
+        }
         set.ranks = opening.ranks;
         set.keep = opening.keep.or(set.keep);
         set.opened.insert(opening.rank);
@@ -262,29 +275,31 @@ impl Server {
         rank.lock().begin(&self.store, opening.ranks, opening.tiers)
     }
 
-    /// What a server that died had in memory alone is put once more.
+    /// What a server that died had in memory alone is put once more, in the order in which it was put.
     fn recover(&self, left: Vec<Buffer>) -> Result<(), Failure> {
+        let mut put = Vec::new();
         for buffer in left {
             match buffer.version() {
-                Ok(Some((BufferState::Put, table, layout))) => {
-                    let opening = Opening {
-                        set: &table.set,
-                        rank: table.rank,
-                        ranks: table.ranks,
-                        tiers: &[],
-                        keep: None,
-                        run: None,
-                    };
-                    self.load(&table.set, table.rank)?;
-                    self.begin(&opening)?;
-                    self.adopt(buffer, (table, layout))?;
+                Ok(Some((head, table, layout))) if head.state == BufferState::Put => {
+                    put.push((head.age, buffer, (table, layout)));
                 }
                 Ok(_) => self.state.lock().buffers.give_up(buffer),
-                Err(why) => {
-                    tracing::warn!("a buffer that a server has left cannot be used: {why}");
-                    self.state.lock().buffers.give_up(buffer);
-                }
+                Err(why) => self.state.lock().put_aside(&buffer, &why),
             }
+        }
+        put.sort_by_key(|(age, buffer, _)| (*age, buffer.number));
+        for (_, buffer, (table, layout)) in put {
+            let opening = Opening {
+                set: &table.set,
+                rank: table.rank,
+                ranks: table.ranks,
+                tiers: &[],
+                keep: None,
+                run: None,
+            };
+            self.load(&table.set, table.rank)?;
+            self.begin(&opening)?;
+            self.adopt(buffer, (table, layout))?;
         }
         Ok(())
     }
@@ -309,11 +324,10 @@ impl Server {
         state.held.insert(segment, Held { buffer, content, ..held });
         state.publish(segment);
         match state.step(Event::Found { segment, bytes, tier: MEMORY }) {
-            // It is not in the cache, but in memory: it goes down as one that passes the cache by.
-            Err(PolicyError::NoRoom(..)) => Err(Failure::new(
-                Exit::Internal,
-                "there is less memory than the server before had: start it with --memory",
-            )),
+            // There is less room than the server before had, or it has passed the cache by: as one that is put.
+            Err(PolicyError::NoRoom(..)) => {
+                state.step(Event::Write { segment, bytes, discardable: false }).map_err(defect)
+            }
             done => done.map_err(defect),
         }
     }

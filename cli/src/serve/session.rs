@@ -255,8 +255,9 @@ impl Session<'_> {
         let found = held.buffer.as_ref().map(Buffer::version);
         let whose = (self.set.as_str(), self.rank, held.version, self.run);
         let good = match found {
-            Some(Ok(Some((BufferState::Put, table, layout))))
-                if (table.set.as_str(), table.rank, table.version, table.run) == whose =>
+            Some(Ok(Some((head, table, layout))))
+                if head.state == BufferState::Put
+                    && (table.set.as_str(), table.rank, table.version, table.run) == whose =>
             {
                 Ok((table, layout))
             }
@@ -387,6 +388,8 @@ impl Session<'_> {
 
     fn end(&mut self) {
         for number in self.lent.keys().copied().collect::<Vec<_>>() {
+            // The connection has ended; the client may be there, and copying.
+            self.server.state.lock().buffers.use_once(number);
             // A defect of the policy is met by the next event as well.
             let _ = self.give_back(number);
         }

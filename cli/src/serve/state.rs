@@ -109,6 +109,8 @@ pub struct State {
     retiring: BTreeSet<SegmentId>,
     /// What was put, is to be kept, and is not in the store yet.
     unstored: BTreeSet<SegmentId>,
+    /// Buffers that could not be read: for the first client that comes.
+    pub unread: Vec<String>,
     pub stopping: bool,
 }
 
@@ -129,6 +131,7 @@ impl State {
             removals: Vec::new(),
             retiring: BTreeSet::new(),
             unstored: BTreeSet::new(),
+            unread: Vec::new(),
             stopping: false,
         }
     }
@@ -170,8 +173,15 @@ impl State {
         Ok(())
     }
 
-    /// A copy is to be made. One whose client has gone is over at once: it would hold its room for ever.
+    /// A copy is to be made. One whose client has gone is over at once: it would hold its room for ever; and one into
+    /// memory of what is in a buffer already, which is what a server that died has left.
     fn begin(&mut self, transfer: Transfer) -> Result<(), PolicyError> {
+        let is_there = |held: &Held| held.content.is_some() && held.buffer.is_some();
+        if is_of(&transfer, Place::Application, Place::Tier(MEMORY))
+            && self.held.get(&transfer.segment).is_some_and(is_there)
+        {
+            return self.step(Event::Copied(transfer));
+        }
         let own = self.abandoned.iter().position(|segment| *segment == transfer.segment);
         match own.filter(|_| transfer.is_of_application()) {
             Some(at) => {
@@ -203,6 +213,18 @@ impl State {
             self.buffers.give_up(buffer);
         }
         self.forget_if_gone(segment);
+    }
+
+    /// A buffer that a server which died has left and that cannot be read.
+    pub fn put_aside(&mut self, buffer: &Buffer, why: &str) {
+        let path = self.buffers.put_aside(buffer);
+        let text = format!(
+            "what a server that was killed has left in {} cannot be read ({why}): a version that was put may be \
+             missing; the file stays until it is removed, or the machine ends",
+            path.display()
+        );
+        tracing::warn!("{text}");
+        self.unread.push(text);
     }
 
     fn leave_store(&mut self, segment: SegmentId) {

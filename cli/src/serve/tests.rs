@@ -69,6 +69,12 @@ impl World {
         client
     }
 
+    /// With a client that is its only rank.
+    fn into_client(self) -> (World, Client) {
+        let client = self.client(0, 1);
+        (self, client)
+    }
+
     /// Versions of rank 0 that are in memory.
     fn in_memory(&self) -> Vec<u64> {
         let state = self.server.state.lock();
@@ -93,11 +99,34 @@ impl World {
         self.server.state.lock().stopping = true;
         self.server.changed.notify_all();
     }
+
+    /// The server that comes after one that was killed, when all of its clients have gone; with so much room.
+    fn next(self, room: u64) -> World {
+        self.kill();
+        self.wait_until("the clients have gone", |world| {
+            let state = world.server.state.lock();
+            state.sets.values().all(|set| set.clients.is_empty())
+        });
+        // The locks of its ranks go with a server that is killed, and that of its buffers.
+        let mut state = self.server.state.lock();
+        state.sets.clear();
+        state.buffers.unlock();
+        drop(state);
+        let next = World::at(self.root.clone(), room);
+        std::mem::forget(self);
+        next
+    }
+
+    /// The folder of its buffers.
+    fn buffers(&self) -> PathBuf {
+        self.server.state.lock().buffers.folders().0
+    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         self.server.leave();
+        super::leftovers::remove(&self.buffers());
         let _ = fs::remove_dir_all(&self.root);
     }
 }
@@ -258,7 +287,6 @@ fn a_version_is_offered_when_all_ranks_have_put_it_in_one_run() {
 #[test]
 fn what_was_put_outlives_the_server_and_what_was_being_filled_does_not() {
     let world = World::new(100);
-    let root = world.root.clone();
     let run = {
         let mut client = world.client(0, 1);
         world.kill();
@@ -269,20 +297,123 @@ fn what_was_put_outlives_the_server_and_what_was_being_filled_does_not() {
         client.newest();
         client.run
     };
-    world.wait_until("the client has gone", |world| {
-        let state = world.server.state.lock();
-        state.sets.values().all(|set| set.clients.is_empty())
-    });
-    // The locks of its ranks go with a server that is killed.
-    world.server.state.lock().sets.clear();
-    let next = World::at(root, 100);
+    let next = world.next(100);
     let mut client = next.client(0, 1);
     assert_ne!(client.run, run);
     assert_eq!(client.newest(), Some(2));
     assert_eq!((client.restore(1), client.restore(2)), (Ok(run), Ok(run)));
     assert_eq!(client.restore(3), Err(Answer::Missing));
     assert_eq!(client.ask(&Request::Wait), Answer::Done);
-    std::mem::forget(world);
+}
+
+/// As a client leaves it that puts a version once more and is killed with its server.
+#[test]
+fn of_two_buffers_of_one_version_the_newer_one_counts() {
+    let world = World::new(100);
+    let run = {
+        let mut client = world.client(0, 1);
+        world.kill();
+        let buffer = client.room(1);
+        let (layout, file) = (layout(0, 1, 1, client.run), &client.files[&buffer]);
+        for (name, age, bytes) in
+            [("90", 20_u64, content(0, 1, client.run)), ("91", 10, vec![0; usize::try_from(BYTES).unwrap()])]
+        {
+            file.write_all_at(&bytes, layout.places[0]).unwrap();
+            file.write_all_at(&layout.table, HEAD).unwrap();
+            file.write_all_at(&layout.head(BufferState::Put), 0).unwrap();
+            file.write_all_at(&age.to_le_bytes(), holdfast_objects::buffer::AGE_AT).unwrap();
+            // What is of a client that goes is given up.
+            fs::copy(world.buffers().join(buffer.to_string()), world.buffers().join(name)).unwrap();
+        }
+        client.run
+    };
+    let (_world, mut client) = world.next(100).into_client();
+    assert_eq!(client.restore(1), Ok(run));
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    assert_eq!(client.restore(1), Ok(run));
+}
+
+#[test]
+fn a_buffer_that_cannot_be_read_is_told_once_and_kept() {
+    let world = World::new(100);
+    let buffer = {
+        let mut client = world.client(0, 1);
+        let buffer = client.room(1);
+        let layout = layout(0, 1, 1, client.run);
+        client.files[&buffer].write_all_at(&layout.head(BufferState::Put), 0).unwrap();
+        world.kill();
+        // What is of a client that goes is given up.
+        fs::copy(world.buffers().join(buffer.to_string()), world.buffers().join("99")).unwrap();
+        buffer
+    };
+    assert_ne!(buffer, 99);
+    let (world, mut client) = world.next(100).into_client();
+    let answer = client.ask(&Request::Wait);
+    assert!(matches!(&answer, Answer::Failed { why } if why.contains("99.unread")), "{answer:?}");
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    assert!(world.buffers().join("99.unread").exists());
+    assert!(client.room(1) > 99);
+}
+
+/// Two clients that write to one buffer, or one that reads what another one writes.
+#[test]
+fn what_a_client_may_still_use_is_given_to_no_other() {
+    let world = World::new(100);
+    let (mut first, mut other) = (world.client(0, 2), world.client(1, 2));
+    let filled = first.room(1);
+    drop(first.socket);
+    world.wait_until("it has gone", |world| world.server.state.lock().sets["set"].clients.len() == 1);
+    assert_ne!(other.room(1), filled);
+    let numbers: Vec<u64> = other.files.keys().copied().collect();
+    drop(other);
+    let world = world.next(100);
+    let mut next = world.client(0, 2);
+    assert!(numbers.iter().all(|number| next.room(1) != *number));
+}
+
+fn taken_over_with_room(room: u64) {
+    let world = World::new(100);
+    {
+        let mut client = world.client(0, 1);
+        world.kill();
+        (1..=5).for_each(|version| client.put(version));
+        client.newest();
+    }
+    // Room for none, or for some of them.
+    let (_world, mut client) = world.next(room).into_client();
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    assert_eq!(client.newest(), Some(5));
+    assert!((1..=5).all(|version| client.restore(version).is_ok()));
+}
+
+#[test]
+fn a_server_with_less_room_takes_over_what_was_put() {
+    taken_over_with_room(2);
+    taken_over_with_room(0);
+}
+
+#[test]
+fn a_store_that_has_nothing_leaves_nothing_in_memory() {
+    let (world, mut client) = World::new(100).into_client();
+    (1..=3).for_each(|version| client.put(version));
+    assert_eq!(client.ask(&Request::Wait), Answer::Done);
+    let folder = world.buffers();
+    assert!(folder.exists());
+    assert_eq!(client.ask(&Request::Drop), Answer::Done);
+    drop(client);
+    world.server.leave();
+    assert!(!folder.exists());
+    // And one that is no more.
+    let (world, mut client) = World::new(100).into_client();
+    world.kill();
+    client.put(1);
+    client.newest();
+    let folder = world.buffers();
+    world.server.leave();
+    assert!(folder.exists(), "what is in memory alone stays");
+    fs::remove_dir_all(&world.root).unwrap();
+    world.server.leave();
+    assert!(!folder.exists());
 }
 
 #[test]

@@ -4,13 +4,18 @@
 //! 0   magic "HFOBJECT"
 //! 8   state, u32: see State          12  length of the table, u32
 //! 16  checksum of the table, xxh3    24  where the data begins, u64 (a multiple of the page size)
+//! 32  closed, u32: not 0 when a server has taken it from its client
+//! 40  age, u64: CLOCK_MONOTONIC when the version was put, ns
 //! 64  the table, JSON: Table
 //! ..  data: each object at a multiple of the page size, in the order of the table
 //! ```
 //! Numbers are little-endian. The server makes the file and reads it by pread(2): a client that cuts it short causes an
 //! error there, no SIGBUS. The client maps it, writes table and data, and last the state. Invariants: a buffer whose
 //! state is [`State::Put`] is a version, also after client and server have died; all else in it is as if it were
-//! not there.
+//! not there. A server that finds a buffer of one that has died sets `closed` and then looks at the state; the client
+//! sets the state and then looks at `closed`. So at least one of both sees what the other has done: a client need not
+//! know whether the server to which it sends its message still lives. Of two buffers of one version the older one was
+//! put before.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -23,6 +28,10 @@ pub const HEAD: u64 = 64;
 pub const MAX_TABLE: u64 = 16 << 20;
 /// Where the state is.
 pub const STATE_AT: u64 = 8;
+/// Where it says whether it was taken from its client: what is before that in the head is the client's.
+pub const CLOSED_AT: u64 = 32;
+/// Where the age is.
+pub const AGE_AT: u64 = 40;
 /// Most objects of a version: each is an address space of an image.
 pub const MAX_OBJECTS: usize = 1 << 16;
 /// Longest object, bytes: what an address space of an image holds.
@@ -124,7 +133,7 @@ impl Layout {
         Ok(Layout { table: bytes, data, places, len })
     }
 
-    /// The first [`HEAD`] bytes, with this state.
+    /// The first [`HEAD`] bytes, with this state; not closed, without an age.
     pub fn head(&self, state: State) -> [u8; HEAD as usize] {
         let mut head = [0; HEAD as usize];
         head[..8].copy_from_slice(MAGIC);
@@ -145,6 +154,8 @@ pub struct Head {
     pub table: u64,
     /// Where the data begins.
     pub data: u64,
+    /// When it was put: of two buffers the one with the greater number is the newer one.
+    pub age: u64,
     checksum: u64,
 }
 
@@ -161,7 +172,8 @@ impl Head {
         }
         let state = u32::try_from(number(8)).ok().and_then(State::of);
         let state = state.ok_or("its state is none that a buffer can have")?;
-        let head = Head { state, table: number(12), data: long(24), checksum: long(16) };
+        let (checksum, age) = (long(16), long(AGE_AT as usize));
+        let head = Head { state, table: number(12), data: long(24), age, checksum };
         if head.table > MAX_TABLE || head.data != rounded(HEAD + head.table) {
             return Err("its table is longer than a table can be".into());
         }

@@ -6,8 +6,11 @@
 
 use super::connection::{Buffer, Connection, Lost};
 use super::error::{Error, system};
-use crate::buffer::{HEAD, Layout, MAX_OBJECTS, Object, PAGE, STATE_AT, State, Table, rounded};
+use crate::buffer::{
+    AGE_AT, CLOSED_AT, HEAD, Layout, MAX_OBJECTS, Object, PAGE, STATE_AT, State, Table, rounded,
+};
 use crate::wire::Request;
+use holdfast_sys::clock;
 use holdfast_sys::mapped_buffer::MappedBuffer;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -188,7 +191,12 @@ impl Put {
                 buffer = self.once_more(connection, &buffer)?;
             }
             self.fill_in(connection, &mut buffer)?;
-            match connection.send(&Request::Put { buffer: buffer.number }) {
+            let sent = match connection.send(&Request::Put { buffer: buffer.number }) {
+                // A server that has died keeps its connections for a moment longer than the lock of its store.
+                Ok(()) if is_closed(&buffer)? => Err(Lost::Gone(io::ErrorKind::ConnectionReset.into())),
+                sent => sent,
+            };
+            match sent {
                 Ok(()) => break,
                 // Whether the next server found this buffer is not known: it gets one that replaces it.
                 Err(Lost::Gone(_)) if !last => connection.connect()?,
@@ -211,12 +219,18 @@ impl Put {
     fn fill_in(&mut self, connection: &Connection, buffer: &mut Buffer) -> Result<(), Error> {
         self.table.run = connection.run.unwrap_or(0);
         let layout = Layout::at(&self.table, self.data).map_err(Error::Argument)?;
-        let mapped = &mut buffer.mapped;
-        let written = mapped.write(0, &layout.head(State::Empty));
+        let (mapped, own) = (&mut buffer.mapped, usize::try_from(CLOSED_AT).unwrap_or(0));
+        let written = mapped.write(0, &layout.head(State::Empty)[..own]);
+        let written = written.and_then(|()| mapped.write(AGE_AT, &clock::monotonic_ns().to_le_bytes()));
         let written = written.and_then(|()| mapped.write(HEAD, &layout.table));
         let written = written.and_then(|()| mapped.set_word(STATE_AT, State::Put as u32));
         written.map_err(system("the table of a buffer"))
     }
+}
+
+/// Whether a server has found this buffer that is not the one it was of.
+fn is_closed(buffer: &Buffer) -> Result<bool, Error> {
+    Ok(buffer.mapped.word(CLOSED_AT).map_err(system("a buffer"))? != 0)
 }
 
 /// A buffer that has nothing.

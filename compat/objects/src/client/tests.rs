@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use crate::buffer::{HEAD, Head, Object, PAGE, State, Table};
+use crate::buffer::{CLOSED_AT, HEAD, Head, Object, PAGE, STATE_AT, State, Table};
 use crate::wire;
 use holdfast_sys::poll;
 use holdfast_sys::{memfd, unix_socket};
@@ -39,6 +39,9 @@ struct Server {
     new_buffers: u64,
     gone: Vec<u64>,
     known: u64,
+    /// Whether its connections stay open when it dies, as long as a kernel takes to end a process.
+    lingers: bool,
+    lingering: Vec<OwnedFd>,
 }
 
 fn name(request: &Request) -> String {
@@ -50,8 +53,18 @@ impl Server {
     /// What a new server finds: versions in buffers, and nothing else.
     fn recover(&mut self) {
         for (file, len, _) in std::mem::take(&mut self.buffers).into_values() {
+            file.write_all_at(&[1], CLOSED_AT).unwrap();
             self.store(&file, len);
         }
+    }
+
+    /// It dies, and another one begins.
+    fn die(&mut self, connection: OwnedFd) {
+        match self.lingers {
+            true => self.lingering.push(connection),
+            false => drop(connection),
+        }
+        self.recover();
     }
 
     fn store(&mut self, file: &File, len: u64) {
@@ -62,13 +75,16 @@ impl Server {
         if head.state == State::Put {
             let (table, layout) = head.table(&rest[..head.table as usize]).unwrap();
             assert!(layout.len <= len);
+            // It is what a restore gives: in a buffer of this server.
+            bytes[usize::try_from(CLOSED_AT).unwrap()] = 0;
             self.versions.insert(table.version, (table, bytes));
         }
     }
 
     fn buffer(&mut self, bytes: u64) -> (Answer, Option<OwnedFd>) {
         let free = self.buffers.iter_mut().find(|(_, (_, len, used))| !used && *len >= bytes);
-        if let Some((number, (_, len, used))) = free {
+        if let Some((number, (file, len, used))) = free {
+            file.write_all_at(&[State::Empty as u8], STATE_AT).unwrap();
             *used = true;
             self.known += 1;
             return (Answer::Buffer { buffer: *number, bytes: *len, is_new: false, gone: Vec::new() }, None);
@@ -125,8 +141,7 @@ impl Server {
         (answer, None)
     }
 
-    /// Serves one connection until it ends. As with a process that dies, the connection is closed before a new server
-    /// looks at what is left.
+    /// Serves one connection until it ends.
     fn serve(server: &Mutex<Server>, connection: OwnedFd) {
         loop {
             poll::readable(&[connection.as_fd()], None).unwrap();
@@ -137,13 +152,9 @@ impl Server {
             match fault {
                 Some(Fault::Before(at)) if at == name => {
                     server.fault = None;
-                    drop(connection);
-                    return server.recover();
+                    return server.die(connection);
                 }
-                Some(Fault::Always(at)) if at == name => {
-                    drop(connection);
-                    return server.recover();
-                }
+                Some(Fault::Always(at)) if at == name => return server.die(connection),
                 Some(Fault::Silent(at)) if at == name => {
                     server.fault = None;
                     continue;
@@ -162,8 +173,7 @@ impl Server {
             }
             if fault == Some(Fault::After(Box::leak(name.into_boxed_str()))) {
                 server.fault = None;
-                drop(connection);
-                return server.recover();
+                return server.die(connection);
             }
         }
     }
@@ -342,9 +352,7 @@ fn what_cannot_be_done_says_so_and_changes_nothing() {
     assert_eq!(client.newest(None).unwrap(), None);
 }
 
-// Red once in some 50 runs, why is not known: the stand-in of a server here, or the client. To be found out.
 #[test]
-#[ignore = "red now and then: see above"]
 fn a_server_that_dies_costs_nothing_that_was_put() {
     let (bed, mut client) = bed("dies");
     let objects = some();
@@ -353,11 +361,14 @@ fn a_server_that_dies_costs_nothing_that_was_put() {
         ["Open", "Room", "Put", "Wait", "IsFinished", "Newest", "Restore", "Restored", "Hint", "Discard"];
     for at in faults {
         for fault in [Fault::Before(at), Fault::After(at)] {
-            bed.server.lock().unwrap().fault = Some(fault);
             if at == "Open" {
-                // It is sent again when the connection is lost.
+                // It is sent again when the connection is lost: with nothing under way that this server would still
+                // read, beside the one that takes its place.
+                client.is_finished().unwrap();
+                bed.server.lock().unwrap().recover();
                 client.connection.socket = None;
             }
+            bed.server.lock().unwrap().fault = Some(fault);
             version += 1;
             put(&mut client, version, &objects).unwrap();
             client.hint(version).unwrap();
@@ -376,6 +387,34 @@ fn a_server_that_dies_costs_nothing_that_was_put() {
         "it goes on with its run: {:?}",
         server.opened
     );
+}
+
+/// The kernel closes what a killed process has open in no order that a client could rely on: when the store's lock is
+/// free, and the next server has looked at all buffers, a connection may still take messages, which nobody reads.
+#[test]
+fn a_put_that_a_dead_server_takes_is_made_again() {
+    let (bed, mut client) = bed("lingers");
+    bed.server.lock().unwrap().lingers = true;
+    let objects = some();
+    for version in 1..=5 {
+        bed.server.lock().unwrap().fault = Some(Fault::After("Room"));
+        put(&mut client, version, &objects).unwrap();
+        bed.server.lock().unwrap().lingering.clear();
+        assert_eq!(client.newest(None).unwrap(), Some(version));
+    }
+    for version in 6..=10 {
+        client.begin(version, &[]).unwrap();
+        client.add("a", &objects[0].1, 1).unwrap();
+        // It dies when the next message is the last one of the put.
+        bed.server.lock().unwrap().fault = Some(Fault::After("IsFinished"));
+        client.is_finished().unwrap();
+        client.end().unwrap();
+        bed.server.lock().unwrap().lingering.clear();
+        assert_eq!(client.newest(None).unwrap(), Some(version));
+    }
+    for version in 1..=5 {
+        check(&mut client, version, &objects);
+    }
 }
 
 #[test]
