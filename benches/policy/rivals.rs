@@ -347,6 +347,7 @@ impl Engine for Rival {
             | Event::Remove(..)
             | Event::Tick
             | Event::Found { .. }
+            | Event::Named { .. }
             | Event::Discard(_)
             | Event::Withdrawn(_) => {}
         }

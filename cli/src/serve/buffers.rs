@@ -11,7 +11,9 @@
 use super::leftovers;
 use crate::exit::{Exit, Failure};
 use crate::tiers;
-use holdfast_objects::buffer::{CLOSED_AT, HEAD, Head, Layout, STATE_AT, State, Table};
+use holdfast_objects::buffer::{
+    CLAIMED_AT, CLOSED_AT, FOUND, HEAD, Head, Layout, REVOKED, STATE_AT, State, Table,
+};
 use holdfast_objects::wire;
 use holdfast_sys::{cgroup, fd, unix_socket};
 use std::collections::BTreeSet;
@@ -88,12 +90,15 @@ impl Buffers {
         Ok((Buffers { folder, _lock: lock, store, next, live: once.clone(), spare: Vec::new(), once }, left))
     }
 
-    /// One of this length, without a state that counts.
+    /// One of this length, without a state that counts; of those that are free one of `known`, if there is such a one,
+    /// which its client has mapped.
     ///
     /// # Errors
     /// Memory is short.
-    pub fn take(&mut self, bytes: u64) -> io::Result<Buffer> {
-        if let Some(at) = self.spare.iter().position(|spare| spare.bytes == bytes) {
+    pub fn take(&mut self, bytes: u64, known: &BTreeSet<u64>) -> io::Result<Buffer> {
+        let fits = |spare: &Buffer| spare.bytes == bytes;
+        let best = self.spare.iter().position(|spare| fits(spare) && known.contains(&spare.number));
+        if let Some(at) = best.or_else(|| self.spare.iter().position(fits)) {
             return Ok(self.spare.swap_remove(at));
         }
         let number = self.next;
@@ -193,7 +198,11 @@ impl Buffer {
         let mut head = [0; HEAD as usize];
         self.file.read_exact_at(&mut head, 0).map_err(|error| error.to_string())?;
         // It was closed before anything was put into it.
-        if head.iter().enumerate().all(|(at, byte)| *byte == 0 || at as u64 == CLOSED_AT) {
+        if head
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| *byte == 0 || (CLOSED_AT..CLAIMED_AT + 4).contains(&(at as u64)))
+        {
             return Ok(None);
         }
         let head = Head::decode(&head)?;
@@ -218,6 +227,26 @@ impl Buffer {
         self.file.write_all_at(&layout.head(state), 0)
     }
 
+    /// Whether its client, which it was given to ahead, gets to know that it is taken back before it fills it.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn revoke(&self) -> io::Result<bool> {
+        self.file.write_all_at(&REVOKED.to_le_bytes(), CLOSED_AT)?;
+        fence(Ordering::SeqCst);
+        let mut claimed = [0; 4];
+        self.file.read_exact_at(&mut claimed, CLAIMED_AT)?;
+        Ok(claimed == [0; 4])
+    }
+
+    /// Its client may fill it some time, and says when it begins.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn give_ahead(&self) -> io::Result<()> {
+        self.file.write_all_at(&0_u32.to_le_bytes(), CLAIMED_AT)
+    }
+
     /// Changes its state.
     ///
     /// # Errors
@@ -238,7 +267,7 @@ pub fn found(path: &Path, number: u64) -> io::Result<Buffer> {
     }
     // It tells its age, too: only what is not closed yet is changed.
     if bytes >= HEAD && closed == [0; 4] {
-        file.write_all_at(&1_u32.to_le_bytes(), CLOSED_AT)?;
+        file.write_all_at(&FOUND.to_le_bytes(), CLOSED_AT)?;
         // Its state is looked at after that.
         fence(Ordering::SeqCst);
     }

@@ -128,7 +128,7 @@ fn sweep_one(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether nobody would miss it: only its store's next server would use it, and that does not.
+/// Whether none would miss it: only its store's next server would use it, and that does not.
 fn is_useless(buffer: &Buffer) -> bool {
     buffer.version().is_ok_and(|found| found.is_none_or(|(head, ..)| head.state != State::Put))
 }

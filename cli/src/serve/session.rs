@@ -21,6 +21,8 @@ use std::time::Instant;
 enum Use {
     /// It fills it.
     Filling,
+    /// It has it for its next put.
+    Ahead,
     /// It reads it; one that no tier has is for it alone.
     Reading(Option<Buffer>),
 }
@@ -62,6 +64,8 @@ struct Session<'a> {
     lent: BTreeMap<u64, Lent>,
     /// Buffers that it has descriptors of.
     known: BTreeSet<u64>,
+    /// What it has put last: number and length of the buffer.
+    last: Option<(u64, u64)>,
 }
 
 /// Serves a client until it has gone.
@@ -108,7 +112,7 @@ fn open<'a>(
     let opened = server.open(&opening, Arc::clone(socket)).map_err(|failure: Failure| failure.message)?;
     let (lent, known) = (BTreeMap::new(), BTreeSet::new());
     let socket = Arc::clone(socket);
-    Ok((opened.client, Session { server, socket, set, rank, run: opened.run, lent, known }))
+    Ok((opened.client, Session { server, socket, set, rank, run: opened.run, lent, known, last: None }))
 }
 
 impl Session<'_> {
@@ -121,7 +125,10 @@ impl Session<'_> {
         let answer = match request {
             Request::Room { version, bytes } => return self.answer_buffer(|own| own.room(version, bytes)),
             Request::Restore { version } => return self.answer_buffer(|own| own.restore(version)),
-            Request::Put { buffer } => return self.note(|own| own.put(buffer)),
+            Request::Put { buffer, ahead } => {
+                self.note(|own| own.put(buffer))?;
+                return if ahead { self.answer_ahead(buffer) } else { Ok(()) };
+            }
             Request::Abandon { buffer } | Request::Restored { buffer } => {
                 return self.note(|own| own.give_back(buffer));
             }
@@ -157,6 +164,53 @@ impl Session<'_> {
             Err(Refusal::Missing) => self.send(&Answer::Missing, None),
             Err(Refusal::Because(why)) => self.send(&Answer::Failed { why }, None),
         }
+    }
+
+    /// A buffer for the next put, as long as this one, if that is to be had at once.
+    fn answer_ahead(&mut self, put: u64) -> std::io::Result<()> {
+        let mut state = self.server.state.lock();
+        let bytes =
+            std::mem::take(&mut self.last).filter(|(number, _)| *number == put).map(|(_, bytes)| bytes);
+        let given = bytes.and_then(|bytes| self.ahead(&mut state, bytes));
+        drop(state);
+        self.server.changed.notify_all();
+        match given {
+            Some(given) => self.answer_buffer(|_| Ok(given)),
+            None => self.send(&Answer::NoBuffer, None),
+        }
+    }
+
+    fn ahead(&self, state: &mut State, bytes: u64) -> Option<(Buffer, Lent)> {
+        if !state.may_give_ahead(bytes) {
+            return None;
+        }
+        let segment = state.new_segment();
+        state.held.insert(segment, Held::new(&self.set, self.rank, (u64::MAX, self.run), bytes));
+        let begun = state.step(Event::Write { segment, bytes, discardable: false });
+        let is_mine = |_: &State, transfer: &Transfer| {
+            (transfer.segment, transfer.from) == (segment, Place::Application)
+        };
+        let Some(transfer) = state.take_due(is_mine) else {
+            state.held.remove(&segment);
+            if begun.is_ok() {
+                state.abandoned.push(segment);
+            }
+            return None;
+        };
+        let made = match transfer.to {
+            Place::Tier(MEMORY) => state.buffers.take(bytes, &self.known).ok(),
+            _ => None,
+        };
+        let Some(buffer) = made.filter(|buffer| buffer.give_ahead().is_ok()) else {
+            // A defect of the policy is met by the next event as well.
+            let _ = state.withdraw(transfer);
+            return None;
+        };
+        if let Some(held) = state.held.get_mut(&segment) {
+            held.buffer = Some(buffer.clone());
+        }
+        state.ahead.insert(buffer.number, (buffer.clone(), transfer));
+        Some((buffer, Lent { segment, transfer, is: Use::Ahead }))
     }
 
     /// Buffers that the client has mapped and that were removed since, of which it has not been told.
@@ -208,6 +262,11 @@ impl Session<'_> {
                 state.abandoned.push(segment);
                 return Err(Refusal::Because("the client has gone".into()));
             }
+            if !up && !state.ahead.is_empty() {
+                state.revoke_ahead()?;
+                self.server.changed.notify_all();
+                continue;
+            }
             self.server.wait(state);
         }
     }
@@ -228,7 +287,7 @@ impl Session<'_> {
             let transfer = self.turn(&mut state, segment, false).inspect_err(|_| {
                 state.held.remove(&segment);
             })?;
-            match state.buffers.take(bytes) {
+            match state.buffers.take(bytes, &self.known) {
                 Ok(buffer) => {
                     if let Some(held) = state.held.get_mut(&segment) {
                         held.buffer = Some(buffer.clone());
@@ -245,14 +304,22 @@ impl Session<'_> {
     }
 
     fn put(&mut self, number: u64) -> Result<(), Refusal> {
-        let lent = self.lent.remove(&number).filter(|lent| matches!(lent.is, Use::Filling));
-        let Some(Lent { segment, transfer, .. }) = lent else {
+        let lent = self.lent.remove(&number).filter(|lent| !matches!(lent.is, Use::Reading(_)));
+        let Some(Lent { segment, transfer, is }) = lent else {
             return Err(Refusal::Because(format!("buffer {number} was not given out to be filled")));
         };
         let mut state = self.server.state.lock();
         let state = &mut *state;
-        let Some(held) = state.held.get_mut(&segment) else { return Ok(()) };
+        state.ahead.remove(&number);
+        let Some(held) = state.held.get(&segment) else {
+            return Err(Refusal::Because(format!("buffer {number} was taken back")));
+        };
         let found = held.buffer.as_ref().map(Buffer::version);
+        self.last = Some((number, held.bytes));
+        if let (Use::Ahead, Some(Ok(Some((_, table, _))))) = (is, &found) {
+            state.name(segment, table.version)?;
+        }
+        let Some(held) = state.held.get_mut(&segment) else { return Ok(()) };
         let whose = (self.set.as_str(), self.rank, held.version, self.run);
         let good = match found {
             Some(Ok(Some((head, table, layout))))
@@ -277,7 +344,7 @@ impl Session<'_> {
                 Ok(())
             }
             Err(why) => {
-                withdraw(state, segment, transfer)?;
+                state.withdraw(transfer)?;
                 Err(Refusal::Because(format!("version {version}: {why}")))
             }
         }
@@ -297,7 +364,8 @@ impl Session<'_> {
             }
             let bytes = state.held.get(&segment).map(|held| held.bytes);
             let place = state.place_of(segment);
-            let made = bytes.map(|bytes| state.buffers.take(bytes).map_err(|error| error.to_string()));
+            let made =
+                bytes.map(|bytes| state.buffers.take(bytes, &self.known).map_err(|error| error.to_string()));
             let read = MutexGuard::unlocked(&mut state, || {
                 let (Some((rank, epoch)), Some(made)) = (place, made) else {
                     return Err("the store has it no longer".to_owned());
@@ -326,7 +394,14 @@ impl Session<'_> {
         let Some(Lent { segment, transfer, is }) = self.lent.remove(&number) else { return Ok(()) };
         let mut state = self.server.state.lock();
         match is {
-            Use::Filling => withdraw(&mut state, segment, transfer)?,
+            Use::Filling => state.withdraw(transfer)?,
+            // One that was taken back is the client's no longer, unless it was faster.
+            Use::Ahead => {
+                state.ahead.remove(&number);
+                if state.held.contains_key(&segment) {
+                    state.withdraw(transfer)?;
+                }
+            }
             Use::Reading(own) => {
                 if let Some(buffer) = own {
                     state.buffers.give_up(buffer);
@@ -395,12 +470,4 @@ impl Session<'_> {
         }
         self.server.changed.notify_all();
     }
-}
-
-/// What a client was filling is given up.
-fn withdraw(state: &mut State, segment: SegmentId, transfer: Transfer) -> Result<(), PolicyError> {
-    let done = state.step(Event::Withdrawn(transfer));
-    // One that passed memory by has no instance there.
-    state.leave_memory(segment);
-    done
 }

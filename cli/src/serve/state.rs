@@ -35,6 +35,9 @@ pub fn limits(room: u64) -> [TierLimits; 2] {
     [tier(Some(room), RATES[0]), tier(None, RATES[1])]
 }
 
+/// At most this part of memory is given ahead.
+const AHEAD: u64 = 8;
+
 /// A version of one rank.
 pub struct Held {
     /// Its set, and its rank there.
@@ -101,6 +104,9 @@ pub struct State {
     pub lost: BTreeSet<SegmentId>,
     /// Those that a client asked room for or wanted back, and that it has gone before it was its turn.
     pub abandoned: Vec<SegmentId>,
+    /// What clients were given for their next put, by number of the buffer; most bytes of all of that.
+    pub ahead: BTreeMap<u64, (Buffer, Transfer)>,
+    most_ahead: u64,
     /// When the policy wants to be asked again.
     pub wake: Option<Instant>,
     /// Images that go.
@@ -127,6 +133,8 @@ impl State {
             due: Vec::new(),
             lost: BTreeSet::new(),
             abandoned: Vec::new(),
+            ahead: BTreeMap::new(),
+            most_ahead: room / AHEAD,
             wake: None,
             removals: Vec::new(),
             retiring: BTreeSet::new(),
@@ -196,6 +204,37 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// Whether so many bytes may be given ahead.
+    pub fn may_give_ahead(&self, bytes: u64) -> bool {
+        self.ahead.values().map(|(buffer, _)| buffer.bytes).sum::<u64>() + bytes <= self.most_ahead
+    }
+
+    /// Takes back what was given ahead and is not in use: others wait for room.
+    ///
+    /// # Errors
+    /// A defect of the policy.
+    pub fn revoke_ahead(&mut self) -> Result<(), PolicyError> {
+        for (number, (buffer, transfer)) in std::mem::take(&mut self.ahead) {
+            // Its client may still look at it, and says nothing.
+            self.buffers.use_once(number);
+            if buffer.revoke().is_ok_and(|is_free| is_free) {
+                self.withdraw(transfer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a client was filling is given up.
+    ///
+    /// # Errors
+    /// A defect of the policy.
+    pub fn withdraw(&mut self, transfer: Transfer) -> Result<(), PolicyError> {
+        let done = self.step(Event::Withdrawn(transfer));
+        // One that passed memory by has no instance there.
+        self.leave_memory(transfer.segment);
+        done
     }
 
     /// The time at which the policy wanted to be asked again has come.
@@ -318,6 +357,20 @@ impl State {
                 known.ranks
             ))
         })
+    }
+
+    /// A segment that was written ahead is this version now.
+    ///
+    /// # Errors
+    /// A defect of the policy.
+    pub fn name(&mut self, segment: SegmentId, version: u64) -> Result<(), PolicyError> {
+        let Some(held) = self.held.get_mut(&segment) else { return Ok(()) };
+        held.version = version;
+        let key = (held.rank, version);
+        match self.sets.get_mut(&held.set).and_then(|set| set.promised.remove(&key)) {
+            Some(promised) => self.step(Event::Named { promised, segment }),
+            None => Ok(()),
+        }
     }
 
     /// Whether something that a rank has put is not in the store yet.

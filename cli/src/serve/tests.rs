@@ -1,5 +1,6 @@
 //! The server with clients of its own, over real sockets and a real store.
 
+mod ahead;
 mod hints;
 
 use super::buffers::Buffers;
@@ -182,7 +183,7 @@ impl Client {
         file.write_all_at(&content(self.rank, version, self.run), layout.places[0]).unwrap();
         file.write_all_at(&layout.table, HEAD).unwrap();
         file.write_all_at(&layout.head(BufferState::Put), 0).unwrap();
-        self.tell(&Request::Put { buffer });
+        self.tell(&Request::Put { buffer, ahead: false });
     }
 
     /// What was restored; of which run.

@@ -126,7 +126,13 @@ impl Server {
                 return Err("it was given up".into());
             };
             let found = state.place_of(segment);
-            (found, state.buffers.take(bytes).map_err(|error| format!("making a buffer: {error}"))?)
+            (
+                found,
+                state
+                    .buffers
+                    .take(bytes, &BTreeSet::new())
+                    .map_err(|error| format!("making a buffer: {error}"))?,
+            )
         };
         let result = found
             .ok_or_else(|| "the store has it no longer".into())

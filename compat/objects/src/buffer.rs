@@ -5,6 +5,7 @@
 //! 8   state, u32: see State          12  length of the table, u32
 //! 16  checksum of the table, xxh3    24  where the data begins, u64 (a multiple of the page size)
 //! 32  closed, u32: not 0 when a server has taken it from its client
+//! 36  claimed, u32: not 0 when its client has begun to fill a buffer that it was given ahead
 //! 40  age, u64: CLOCK_MONOTONIC when the version was put, ns
 //! 64  the table, JSON: Table
 //! ..  data: each object at a multiple of the page size, in the order of the table
@@ -14,8 +15,9 @@
 //! state is [`State::Put`] is a version, also after client and server have died; all else in it is as if it were
 //! not there. A server that finds a buffer of one that has died sets `closed` and then looks at the state; the client
 //! sets the state and then looks at `closed`. So at least one of both sees what the other has done: a client need not
-//! know whether the server to which it sends its message still lives. Of two buffers of one version the older one was
-//! put before.
+//! know whether the server to which it sends its message still lives. By the same rule a server takes back what it has
+//! given ahead: it sets `closed` and looks at `claimed`, the client sets `claimed` and looks at `closed`. Of two
+//! buffers of one version the older one was put before.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,6 +32,12 @@ pub const MAX_TABLE: u64 = 16 << 20;
 pub const STATE_AT: u64 = 8;
 /// Where it says whether it was taken from its client: what is before that in the head is the client's.
 pub const CLOSED_AT: u64 = 32;
+/// What it says there: a server has found it that is not the one that gave it; its server has taken it back.
+pub const FOUND: u32 = 1;
+/// See [`FOUND`].
+pub const REVOKED: u32 = 2;
+/// Where it says whether its client has begun to fill it.
+pub const CLAIMED_AT: u64 = 36;
 /// Where the age is.
 pub const AGE_AT: u64 = 40;
 /// Most objects of a version: each is an address space of an image.

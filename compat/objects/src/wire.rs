@@ -6,8 +6,12 @@
 //! ```text
 //! Open -> Opened
 //! put:      Room -> Buffer (with a descriptor) ... the client copies ... Put          (no answer)
+//! next put:                                        the client copies ... Put ahead -> Buffer, or NoBuffer
 //! restore:  Restore -> Buffer (with a descriptor) ... the client copies ... Restored  (no answer)
 //! ```
+//! A put that asks for a buffer ahead gets it while its client computes: the next put waits for no answer. The server
+//! may take such a buffer back by its `closed`, as long as the client has not set `claimed` (see [`crate::buffer`]).
+//!
 //! The server ends with its last client. A client whose server has died may start another one, which finds what was
 //! put: buffers are files.
 
@@ -19,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Version of these messages and of the layout of buffers.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Longest message, bytes.
 pub const MAX_LEN: usize = 16 << 10;
@@ -70,10 +74,12 @@ pub enum Request {
         /// Bytes of the whole buffer ([`crate::buffer::Layout::len`]).
         bytes: u64,
     },
-    /// The buffer has a version. No answer: it is in the server's hands.
+    /// The buffer has a version. No answer: it is in the server's hands; unless a buffer is asked for.
     Put {
         /// The buffer.
         buffer: u64,
+        /// [`Answer::Buffer`] for the next version, of the same length, or [`Answer::NoBuffer`]: without waiting.
+        ahead: bool,
     },
     /// The buffer is not needed: nothing is put. No answer.
     Abandon {
@@ -120,7 +126,15 @@ impl Request {
     /// Whether the server sends an [`Answer`].
     pub fn is_answered(&self) -> bool {
         use Request::{Abandon, Discard, Hint, Put, Restored, Start};
-        !matches!(self, Put { .. } | Abandon { .. } | Restored { .. } | Hint { .. } | Start | Discard { .. })
+        !matches!(
+            self,
+            Put { ahead: false, .. }
+                | Abandon { .. }
+                | Restored { .. }
+                | Hint { .. }
+                | Start
+                | Discard { .. }
+        )
     }
 
     /// What is wrong with the names and numbers in it, if something is.
@@ -168,6 +182,8 @@ pub enum Answer {
         /// Their numbers are not used again.
         gone: Vec<u64>,
     },
+    /// There is none to be had ahead.
+    NoBuffer,
     /// It is done.
     Done,
     /// Whether all is in the store.

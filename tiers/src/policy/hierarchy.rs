@@ -93,6 +93,13 @@ pub enum Event {
     Restore(SegmentId),
     /// It will want this one, after those that it has hinted at before.
     Hint(SegmentId),
+    /// What was hinted at before it was written has another name: it is this segment.
+    Named {
+        /// The segment of the hints.
+        promised: SegmentId,
+        /// What it is.
+        segment: SegmentId,
+    },
     /// A tier has this one already: found there by its user, who has just begun. A faster one is told of later.
     Found {
         /// The segment.
@@ -270,6 +277,7 @@ impl Hierarchy {
             Event::Write { segment, bytes, discardable } => self.write(segment, bytes, discardable)?,
             Event::Restore(segment) => self.restore(segment)?,
             Event::Hint(segment) => self.hint(segment)?,
+            Event::Named { promised, segment } => self.hints.rename(promised, segment),
             Event::Found { segment, bytes, tier } => self.found(segment, bytes, tier, &mut actions)?,
             Event::Discard(segment) => self.discard(segment)?,
             Event::StartPrefetch => self.prefetching = true,

@@ -61,6 +61,19 @@ impl RestoreQueue {
         self.next += 1;
     }
 
+    /// The hints of one segment are those of another one.
+    pub fn rename(&mut self, from: SegmentId, to: SegmentId) {
+        let Some(numbers) = self.numbers.remove(&from) else { return };
+        for number in &numbers {
+            if let Ok(at) = self.order.binary_search_by_key(number, |hint| hint.number) {
+                self.order[at].segment = to;
+            }
+        }
+        let all = self.numbers.entry(to).or_default();
+        all.extend(numbers);
+        all.make_contiguous().sort_unstable();
+    }
+
     /// How many hints are before a segment's first one; guesses follow the last hint.
     pub fn distance(&self, segment: SegmentId) -> Option<u64> {
         self.index(segment)
@@ -157,6 +170,20 @@ mod tests {
         assert_eq!(queue.iter().count(), 3);
         queue.forget(SegmentId(7));
         assert_eq!(queue.iter().collect::<Vec<_>>(), [SegmentId(8), SegmentId(9)]);
+    }
+
+    #[test]
+    fn hints_of_one_name_are_those_of_another() {
+        let mut queue = queue([7, 8, 7, 9, 8]);
+        queue.rename(SegmentId(8), SegmentId(7));
+        assert_eq!(queue.iter().map(|id| id.0).collect::<Vec<_>>(), [7, 7, 7, 9, 7]);
+        for left in [4, 3, 2] {
+            queue.restored(SegmentId(7));
+            assert_eq!(queue.iter().count(), left);
+        }
+        assert_eq!((queue.distance(SegmentId(9)), queue.distance(SegmentId(7))), (Some(0), Some(1)));
+        queue.rename(SegmentId(1), SegmentId(2));
+        assert!(!queue.is_hinted(SegmentId(8)) && !queue.is_hinted(SegmentId(2)));
     }
 
     #[test]

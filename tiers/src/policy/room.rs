@@ -92,6 +92,13 @@ impl Hierarchy {
     /// The fragments to be evicted, and how long that takes.
     fn choose(&self, tier: usize, bytes: u64, purpose: Purpose) -> Option<(Vec<usize>, u128)> {
         let cache = self.tiers[tier].cache.as_ref()?;
+        // In pieces a gap is the last fragment, and taken before all others: if it is enough, nothing is weighed.
+        if let Some((gap, rest)) = cache.list().split_last().filter(|_| !cache.is_contiguous())
+            && gap.owner.is_none()
+            && gap.bytes >= bytes
+        {
+            return Some((vec![rest.len()], 0));
+        }
         let ahead = self.flush_times(tier);
         let held = self.held(tier);
         let share = |part: u64| {

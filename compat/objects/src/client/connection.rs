@@ -6,7 +6,7 @@
 use super::error::{Error, system};
 use super::options::ClientOptions;
 use super::start::connect;
-use crate::buffer::check_name;
+use crate::buffer::{CLAIMED_AT, CLOSED_AT, check_name};
 use crate::wire::{self, Answer, Request};
 use holdfast_sys::mapped_buffer::MappedBuffer;
 use holdfast_sys::poll;
@@ -37,6 +37,9 @@ pub(super) struct Connection {
     pub patience: Duration,
     /// Buffers that neither a put nor a restore uses, by number.
     buffers: BTreeMap<u64, MappedBuffer>,
+    /// A buffer for the next put: whether an answer about one is still to be read, and the buffer.
+    awaits: bool,
+    ahead: Option<Buffer>,
 }
 
 /// Why a request was not answered.
@@ -85,6 +88,8 @@ impl Connection {
             run: None,
             patience: Duration::from_secs(said.unwrap_or(WAIT_S)),
             buffers: BTreeMap::new(),
+            awaits: false,
+            ahead: None,
         };
         connection.open_request().check().map_err(Error::Argument)?;
         connection.connect()?;
@@ -121,6 +126,7 @@ impl Connection {
             self.socket = Some(connection);
             self.session += 1;
             self.buffers.clear();
+            (self.awaits, self.ahead) = (false, None);
             match self.once(&self.open_request(), "to be opened") {
                 Ok((Answer::Opened { run }, _)) => {
                     self.run = Some(run);
@@ -207,7 +213,50 @@ impl Connection {
     }
 
     fn once(&mut self, request: &Request, what: &'static str) -> Result<(Answer, Option<OwnedFd>), Lost> {
+        self.read_ahead()?;
         self.send(request)?;
+        self.answer(what)
+    }
+
+    /// Reads the answer about a buffer ahead, if one is still to come: it is before all others.
+    fn read_ahead(&mut self) -> Result<(), Lost> {
+        if self.awaits {
+            let (answer, passed) = self.answer("for a buffer ahead")?;
+            self.awaits = false;
+            if answer != Answer::NoBuffer {
+                self.ahead = Some(self.buffer(&answer, passed)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffer that was given ahead, if it has so many bytes and the server has not taken it back.
+    pub(super) fn take_ahead(&mut self, bytes: u64) -> Result<Option<Buffer>, Error> {
+        match self.read_ahead() {
+            Err(Lost::Gone(_)) => self.socket = None,
+            Err(Lost::Failed(error)) => return Err(error),
+            Ok(()) => {}
+        }
+        let Some(mut buffer) = self.ahead.take().filter(|_| self.socket.is_some()) else { return Ok(None) };
+        let claimed = buffer.mapped.set_word(CLAIMED_AT, 1);
+        let closed = claimed.and_then(|()| buffer.mapped.word(CLOSED_AT)).map_err(system("a buffer"))?;
+        if closed == 0 && buffer.mapped.bytes() == bytes {
+            return Ok(Some(buffer));
+        }
+        let number = buffer.number;
+        self.tell(&Request::Abandon { buffer: number })?;
+        if closed == 0 {
+            self.keep(buffer);
+        }
+        Ok(None)
+    }
+
+    /// An answer about a buffer ahead will come.
+    pub(super) fn await_ahead(&mut self) {
+        self.awaits = true;
+    }
+
+    fn answer(&mut self, what: &'static str) -> Result<(Answer, Option<OwnedFd>), Lost> {
         let Some(connection) = &self.socket else {
             return Err(Lost::Gone(ErrorKind::NotConnected.into()));
         };

@@ -7,7 +7,7 @@
 use super::connection::{Buffer, Connection, Lost};
 use super::error::{Error, system};
 use crate::buffer::{
-    AGE_AT, CLOSED_AT, HEAD, Layout, MAX_OBJECTS, Object, PAGE, STATE_AT, State, Table, rounded,
+    AGE_AT, CLOSED_AT, FOUND, HEAD, Layout, MAX_OBJECTS, Object, PAGE, STATE_AT, State, Table, rounded,
 };
 use crate::wire::Request;
 use holdfast_sys::clock;
@@ -191,13 +191,16 @@ impl Put {
                 buffer = self.once_more(connection, &buffer)?;
             }
             self.fill_in(connection, &mut buffer)?;
-            let sent = match connection.send(&Request::Put { buffer: buffer.number }) {
+            let sent = match connection.send(&Request::Put { buffer: buffer.number, ahead: true }) {
                 // A server that has died keeps its connections for a moment longer than the lock of its store.
                 Ok(()) if is_closed(&buffer)? => Err(Lost::Gone(io::ErrorKind::ConnectionReset.into())),
                 sent => sent,
             };
             match sent {
-                Ok(()) => break,
+                Ok(()) => {
+                    connection.await_ahead();
+                    break;
+                }
                 // Whether the next server found this buffer is not known: it gets one that replaces it.
                 Err(Lost::Gone(_)) if !last => connection.connect()?,
                 Err(lost) => return Err(connection.ended(lost)),
@@ -230,11 +233,14 @@ impl Put {
 
 /// Whether a server has found this buffer that is not the one it was of.
 fn is_closed(buffer: &Buffer) -> Result<bool, Error> {
-    Ok(buffer.mapped.word(CLOSED_AT).map_err(system("a buffer"))? != 0)
+    Ok(buffer.mapped.word(CLOSED_AT).map_err(system("a buffer"))? == FOUND)
 }
 
 /// A buffer that has nothing.
 fn room(connection: &mut Connection, version: u64, bytes: u64) -> Result<Buffer, Error> {
+    if let Some(ahead) = connection.take_ahead(bytes)? {
+        return Ok(ahead);
+    }
     let (answer, passed) = connection.ask_with(&Request::Room { version, bytes }, "for room in memory")?;
     let mut buffer = connection.buffer(&answer, passed)?;
     buffer.mapped.set_word(STATE_AT, State::Empty as u32).map_err(system("a buffer"))?;
