@@ -44,6 +44,7 @@ mod name_caches;
 mod order;
 mod other_ids;
 mod own_checkpoints;
+mod own_objects;
 mod package;
 mod plain_job;
 mod processors;

@@ -18,14 +18,19 @@ fn deaths() -> u32 {
     if full() { 10 } else { 3 }
 }
 
+/// Of ranks, in each of two modes.
+fn deaths_of_ranks() -> u32 {
+    if full() { 25 } else { 3 }
+}
+
 /// The result of a program that is killed at random moments, and that of one that is not, in stores of their own; the
 /// line has the store's configuration in place of `CONFIGURATION`. Every other time all processes die, its server as
 /// well; else all but the server.
-fn killed(bed: &Bed, line: &str, random: &mut Random) -> Result<()> {
+fn killed(bed: &Bed, line: &str, deaths: u32, random: &mut Random) -> Result<()> {
     let reference = bed.output(shell(bed, &line.replace("CONFIGURATION", "reference.cfg")), PATIENCE)?;
     let reference = reference.success()?.stdout;
     let line = line.replace("CONFIGURATION", "store.cfg");
-    for death in 0..deaths() {
+    for death in 0..deaths {
         let mut command = shell(bed, &line);
         command.stderr(bed.create("err")?);
         let mut child = command.spawn()?;
@@ -56,7 +61,7 @@ fn a_program_of_one_process_goes_on_where_it_was_killed() {
         build(bed, "cc -std=gnu11", "heat.c", "veloc-client")?;
         for mode in ["memory", "some", "region", "file"] {
             configured(bed, "mode = async\nmax_versions = 3\n")?;
-            killed(bed, &format!("./heat {mode} 220 CONFIGURATION"), &mut random).context(mode)?;
+            killed(bed, &format!("./heat {mode} 220 CONFIGURATION"), deaths(), &mut random).context(mode)?;
             forget(bed, &["reference", "store"])?;
         }
         Ok(())
@@ -73,8 +78,8 @@ fn killed_ranks(kind: &str) {
         build(bed, &format!("mpicc.{kind} -std=gnu11 -DRANKS"), "heat.c", "veloc-client")?;
         for (mode, keys) in [("memory", "mode = async\nmax_versions = 3\n"), ("file", "mode = sync\n")] {
             configured(bed, keys)?;
-            killed(bed, &four_ranks(kind, &format!("./heat {mode} 120 CONFIGURATION")), &mut random)
-                .context(mode)?;
+            let line = four_ranks(kind, &format!("./heat {mode} 120 CONFIGURATION"));
+            killed(bed, &line, deaths_of_ranks(), &mut random).context(mode)?;
             forget(bed, &["reference", "store"])?;
         }
         Ok(())
