@@ -23,13 +23,23 @@ fn moved(bed: &Bed, (set, options): (&str, &[&str])) -> Result<()> {
 /// A program that has come to its end with one store goes on from files in another one, to the same end.
 fn goes_on(bed: &Bed, line: &str, what: (&str, &[&str])) -> Result<()> {
     configure(bed, "first", "mode = async\n")?;
-    configure(bed, "second", "mode = async\n")?;
+    // Imported without lower tiers: that of the program counts.
+    let below = bed.work().join("below");
+    configure(bed, "second", &format!("mode = async\npersistent = {}\n", below.display()))?;
     let whole = bed.output(shell(bed, &format!("{line} first.cfg")), PATIENCE)?.success()?;
     moved(bed, what).with_context(|| line.to_owned())?;
     let rest = bed.output(shell(bed, &format!("{line} second.cfg")), PATIENCE)?.success()?;
     ensure!(rest.stderr.contains("from 30\n"), "{line}: {}", rest.stderr);
     ensure!(rest.stdout == whole.stdout, "{line}: {} is not {}", rest.stdout, whole.stdout);
-    Ok(())
+    bed.until("the versions are at the lower tier", PATIENCE, || has_manifest(&below))
+}
+
+fn has_manifest(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => has_manifest(&entry.path()),
+        _ => entry.file_name().to_string_lossy().starts_with("manifest-"),
+    })
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {
@@ -54,7 +64,7 @@ fn a_program_goes_on_from_files_of_veloc() {
             let step = if mode == "memory" { &file[8 + 3 * 12..][..4] } else { &file[..4] };
             ensure!(step == 30_i32.to_le_bytes(), "{mode}: {step:?}");
             ensure!(mode == "file" || file[..8] == 3_u64.to_le_bytes(), "{:?}", &file[..8]);
-            forget(bed, &["first", "second", "files"])?;
+            forget(bed, &["first", "second", "files", "below"])?;
         }
         Ok(())
     });
