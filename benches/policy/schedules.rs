@@ -6,10 +6,10 @@
 //! bytes / end of the flush, which the application sees. "Ensemble" are 20 runs by `step`: the first is profiled, for
 //! which it compresses each segment by itself, the others obey the plan; all are charged.
 
-use holdfast_lab::{
-    BatchAction, BatchEvent, Batcher, BufferLimits, Choice, Codec, Objective, Plan, Profile, Sample, schedule,
+use holdfast_lab::{BatchAction, BatchEvent, Batcher};
+use holdfast_tiers::policy::{
+    BufferLimits, Choice, CodecCurve, Objective, Plan, Profile, Sample, SegmentId, schedule, transfer_ns,
 };
-use holdfast_tiers::policy::{SegmentId, transfer_ns};
 
 const GB: u64 = 1_000_000_000;
 const MB: u64 = 1_000_000;
@@ -54,7 +54,7 @@ impl Setting {
         let curve = vec![(1, 80_000), (550 * GB, 80_000 + GB)];
         Profile {
             samples: (0..self.count).map(sample).collect(),
-            codec: Codec { curve, temporary_per_mille: 1000 },
+            codec: CodecCurve { curve, temporary_per_mille: 1000 },
             rate: self.link,
         }
     }
@@ -67,7 +67,7 @@ impl Setting {
 /// A run by `step`.
 struct Run<'a> {
     samples: &'a [Sample],
-    codec: &'a Codec,
+    codec: &'a CodecCurve,
     rate: u64,
     batcher: Batcher,
     now: u64,

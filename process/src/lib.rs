@@ -38,6 +38,7 @@ mod track;
 
 pub use capture::closed_files::ClosedFiles;
 pub use capture::contents::Contents;
+pub use capture::identity::build_id;
 pub use capture::written_files::Saving;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::Cut;

@@ -154,6 +154,11 @@ impl ImageWriter {
         self.epoch
     }
 
+    /// What of it was stored so far; bytes of files are counted at the commit.
+    pub fn figures(&self) -> &FlushFigures {
+        &self.figures
+    }
+
     /// Stores pages of the running program before the stop, and releases them. Returns those that have a place in this
     /// image now, or need none; what the source could not read any more is left out. May be called several times: a
     /// page that is stored again replaces what was stored before. Whether it counts is decided by

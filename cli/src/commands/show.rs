@@ -30,7 +30,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let image = crate::names::open_image(&job, name.epoch)?;
     let tiers = tiers::names_of(&job, &TiersRecord::read(&job), image.epoch());
     if show_objects::is_of_objects(&image) {
-        return show_objects::run(job.name(), &image, &tiers, json);
+        return show_objects::run(&job, &image, &tiers, json);
     }
     let record = crate::names::record_of(&image)?;
     let last_restart = LastRestart::read(&job);

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::names::objects_of;
 use crate::report::{self, size};
 use holdfast_image::objects::ObjectRecord;
-use holdfast_tiers::Image;
+use holdfast_tiers::{Image, Job};
 use std::fmt::Write;
 
 /// Whether it is one.
@@ -16,26 +16,48 @@ pub fn is_of_objects(image: &Image) -> bool {
 ///
 /// # Errors
 /// It is damaged.
-pub fn run(job: &str, image: &Image, tiers: &[String], json: bool) -> Result<(), Failure> {
+pub fn run(job: &Job, image: &Image, tiers: &[String], json: bool) -> Result<(), Failure> {
     let record = objects_of(image)?;
+    let runs = last_runs(job)?;
     if json {
         return report::print_json(
             "image",
             serde_json::json!({
-                "job": job,
+                "job": job.name(),
                 "image": image.info(),
                 "created": report::utc(image.info().created_ns),
                 "engine": image.engine(),
                 "flush": image.figures(),
                 "objects": record,
+                "runs": runs,
                 "tiers": tiers,
             }),
         );
     }
-    report::print(&text(job, image, &record, tiers))
+    report::print(&text(job.name(), image, &record, (tiers, &runs)))
 }
 
-fn text(job: &str, image: &Image, record: &ObjectRecord, tiers: &[String]) -> String {
+/// The last run of each program that has put versions: what was done with them on their way to the store.
+#[derive(serde::Serialize)]
+struct LastRun {
+    /// Build-id of the program.
+    build: String,
+    /// P as the settings say (profiled), U raw, C compressed, A3 three accumulated and compressed.
+    ran: String,
+}
+
+fn last_runs(job: &Job) -> Result<Vec<LastRun>, Failure> {
+    let runs = job.known_runs()?.into_iter().map(|(build, _)| {
+        let ran = match job.known_run(&build) {
+            Ok(known) => known.unwrap_or_default().ran,
+            Err(error) => format!("not known: {error}"),
+        };
+        LastRun { build, ran }
+    });
+    Ok(runs.collect())
+}
+
+fn text(job: &str, image: &Image, record: &ObjectRecord, (tiers, runs): (&[String], &[LastRun])) -> String {
     let (info, figures) = (image.info(), image.figures());
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -57,6 +79,10 @@ fn text(job: &str, image: &Image, record: &ObjectRecord, tiers: &[String]) -> St
     );
     if tiers.len() > 1 {
         let _ = writeln!(out, "  tiers      {}", tiers.join(", "));
+    }
+    for run in runs {
+        let build = run.build.get(..8).unwrap_or(&run.build);
+        let _ = writeln!(out, "  last run   {} (program of build-id {build}...)", run.ran);
     }
     let _ = writeln!(out, "\nobjects");
     for object in &record.objects {

@@ -9,6 +9,7 @@
 //! the store it outlives the host; only processes of this user are answered.
 
 mod buffers;
+mod ensemble;
 mod leftovers;
 pub mod ranks;
 mod session;
@@ -22,6 +23,7 @@ use crate::args::ServeArgs;
 use crate::exit::{Exit, Failure};
 use crate::{cascade, names};
 use buffers::{Buffer, Buffers};
+use ensemble::Course;
 use holdfast_objects::buffer::State as BufferState;
 use holdfast_objects::wire;
 use holdfast_sys::{attributes, fd, poll, unix_socket};
@@ -172,6 +174,7 @@ impl Server {
                 let has_clients = state.sets.values().any(|set| !set.clients.is_empty());
                 !has_clients && (state.is_settled() || state.buffers.is_store_gone())
             };
+            self.keep_profiles(false);
             if !is_idle || self.is_copying_down() {
                 idle_since = Instant::now();
             } else if idle_since.elapsed() > IDLE {
@@ -196,6 +199,7 @@ impl Server {
         in_memory.into_iter().for_each(|segment| state.leave_memory(segment));
         state.buffers.leave();
         drop(state);
+        self.keep_profiles(true);
         self.changed.notify_all();
     }
 
@@ -236,11 +240,43 @@ impl Server {
         Ok(Opened { client: *clients, run: set.run })
     }
 
+    /// What the runs of ranks that have ended have shown is kept, or that of all.
+    fn keep_profiles(&self, all: bool) {
+        let over = {
+            let mut state = self.state.lock();
+            let mut courses = std::mem::take(&mut state.courses);
+            let over = courses.take_over(|set, rank| state.is_pending(set, rank), all);
+            state.courses = courses;
+            over
+        };
+        over.iter().for_each(Course::keep);
+    }
+
+    /// A rank of a program begins a run: by the plan for the run before, if that is known.
+    fn begin_course(&self, set: &str, rank: u32, pid: i32) {
+        let Some(build) = ensemble::build_of(pid) else { return };
+        let (member, room) = {
+            let state = self.state.lock();
+            let known = state.sets.get(set);
+            let member = known.and_then(|set| set.members.get(&rank).cloned());
+            (member, state.room / u64::from(known.map_or(1, |set| set.ranks.max(1))))
+        };
+        let Some(member) = member else { return };
+        let last = self.state.lock().courses.take(set, rank);
+        last.iter().for_each(Course::keep);
+        let job = member.lock().job().0;
+        let course = Course::begin(job, build, room);
+        self.state.lock().courses.begin(set, rank, course);
+    }
+
     /// A client has gone.
-    fn close(&self, set: &str, client: u64) {
-        if let Some(set) = self.state.lock().sets.get_mut(set) {
+    fn close(&self, (set, rank): (&str, u32), client: u64) {
+        let mut state = self.state.lock();
+        state.courses.end(set, rank);
+        if let Some(set) = state.sets.get_mut(set) {
             set.clients.remove(&client);
         }
+        drop(state);
         self.changed.notify_all();
     }
 

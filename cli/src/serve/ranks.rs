@@ -12,11 +12,12 @@ use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::address_space::split;
 use holdfast_image::bytes::Name;
-use holdfast_image::manifest::{EpochFigures, StopBreakdown};
+use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::objects::{BASE, ObjectRecord, StoredObject};
 use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, Epoch, PageCount};
 use holdfast_objects::buffer::{Layout, Object, PAGE, Table};
+use holdfast_tiers::codec::Compression;
 use holdfast_tiers::stack::{Cascade, JobTiers, TierSpec};
 use holdfast_tiers::{
     CommitRecord, Image, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError, TierFolder,
@@ -148,9 +149,23 @@ impl Rank {
     pub fn commit(
         &mut self,
         file: &File,
-        (table, layout): (&Table, &Layout),
+        content: (&Table, &Layout),
         put_at: Instant,
     ) -> Result<Stored, Failure> {
+        self.commit_by(file, content, put_at, None).map(|(stored, _)| stored)
+    }
+
+    /// The same, packed in this way, and what came of it; `None`: as its settings say.
+    ///
+    /// # Errors
+    /// As [`Rank::commit`].
+    pub fn commit_by(
+        &mut self,
+        file: &File,
+        (table, layout): (&Table, &Layout),
+        put_at: Instant,
+        compression: Option<Compression>,
+    ) -> Result<(Stored, FlushFigures), Failure> {
         let Some(lock) = &self.lock else {
             return Err(Failure::new(Exit::Internal, format!("{} is not open for writing", self.job.name())));
         };
@@ -161,13 +176,14 @@ impl Rank {
         let source = BufferSource::new(file, &record, layout);
         let options = PipelineOptions {
             workers: 1,
-            compression: self.recipe.settings.compress,
+            compression: compression.unwrap_or(self.recipe.settings.compress),
             rate: self.recipe.settings.rate,
             part_pages: None,
         };
         writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ())?;
+        let mut figures = *writer.figures();
         let bytes = record.encode().map_err(|what| Failure::new(Exit::Internal, what))?;
-        let (_, lineage) = writer.commit(CommitRecord {
+        let (info, lineage) = writer.commit(CommitRecord {
             record: Record { kind: ObjectRecord::KIND, bytes },
             stop: StopBreakdown::default(),
             resumed_at: put_at,
@@ -183,7 +199,8 @@ impl Rank {
         if let Some(cascade) = &self.cascade {
             cascade.wake();
         }
-        Ok(Stored { epoch, record })
+        figures.bytes_stored = info.bytes;
+        Ok((Stored { epoch, record }, figures))
     }
 
     /// Versions go from the store.

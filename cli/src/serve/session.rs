@@ -96,7 +96,7 @@ pub fn serve(server: &Server, socket: OwnedFd) {
         }
     }
     session.end();
-    server.close(&session.set, number);
+    server.close((&session.set, session.rank), number);
 }
 
 fn open<'a>(
@@ -110,6 +110,9 @@ fn open<'a>(
     };
     let opening = Opening { set: &set, rank, ranks, tiers: &tiers, keep, run };
     let opened = server.open(&opening, Arc::clone(socket)).map_err(|failure: Failure| failure.message)?;
+    if let Ok(peer) = unix_socket::peer(socket.as_fd()) {
+        server.begin_course(&set, rank, peer.pid);
+    }
     let (lent, known) = (BTreeMap::new(), BTreeSet::new());
     let socket = Arc::clone(socket);
     Ok((opened.client, Session { server, socket, set, rank, run: opened.run, lent, known, last: None }))
@@ -277,6 +280,7 @@ impl Session<'_> {
 
     fn room(&mut self, version: u64, bytes: u64) -> Result<(Buffer, Lent), Refusal> {
         let mut state = self.server.state.lock();
+        state.courses.asked(&self.set, self.rank);
         let promised =
             state.sets.get_mut(&self.set).and_then(|set| set.promised.remove(&(self.rank, version)));
         let segment = promised.unwrap_or_else(|| state.new_segment());
@@ -336,6 +340,8 @@ impl Session<'_> {
             Ok(content) => {
                 (held.content, held.put_at) = (Some(Arc::new(content)), Instant::now());
                 state.publish(segment);
+                let bytes = state.held.get(&segment).map_or(0, |held| held.bytes);
+                state.courses.put(&self.set, self.rank, segment, bytes);
                 match transfer.to {
                     Place::Tier(MEMORY) => state.step(Event::Copied(transfer))?,
                     _ => state.due.push(transfer),
@@ -433,6 +439,8 @@ impl Session<'_> {
 
     fn wait(&self) -> Answer {
         let mut state = self.server.state.lock();
+        state.courses.release(&self.set, self.rank);
+        self.server.changed.notify_all();
         loop {
             let failures = state.sets.get_mut(&self.set).and_then(|set| set.failures.remove(&self.rank));
             if let Some(why) = failures {

@@ -6,6 +6,7 @@
 //! gives it up; parts of a version belong together only if they are of one run of the set.
 
 use super::buffers::{Buffer, Buffers};
+use super::ensemble::Courses;
 use super::ranks::{Rank, Stored, table_of};
 use crate::exit::Failure;
 use holdfast_image::Epoch;
@@ -118,6 +119,10 @@ pub struct State {
     /// Buffers that could not be read: for the first client that comes.
     pub unread: Vec<String>,
     pub stopping: bool,
+    /// Most bytes of all buffers.
+    pub room: u64,
+    /// How versions go to the store.
+    pub courses: Courses,
 }
 
 impl State {
@@ -141,6 +146,8 @@ impl State {
             unstored: BTreeSet::new(),
             unread: Vec::new(),
             stopping: false,
+            room,
+            courses: Courses::default(),
         }
     }
 
@@ -445,6 +452,14 @@ impl State {
             .flat_map(|(_, parts)| parts.values().copied())
             .collect();
         goes.into_iter().for_each(|segment| self.retire(segment));
+    }
+
+    /// Whether a version waits for others of its rank, and no other rank has something for the store.
+    pub fn is_held_back(&self, segment: SegmentId) -> bool {
+        let Some(held) = self.held.get(&segment) else { return false };
+        let is_own = |other: &Held| (other.rank, &other.set) == (held.rank, &held.set);
+        self.courses.holds((&held.set, held.rank), segment, held.put_at)
+            && self.unstored.iter().filter_map(|other| self.held.get(other)).all(is_own)
     }
 
     /// Whether all that was put is where it is to be in the end.

@@ -1,6 +1,7 @@
 //! The server with clients of its own, over real sockets and a real store.
 
 mod ahead;
+mod ensemble;
 mod hints;
 
 use super::buffers::Buffers;

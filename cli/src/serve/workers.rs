@@ -5,15 +5,17 @@
 
 use super::Server;
 use super::buffers::Buffer;
+use super::ensemble;
 use super::ranks::{self, Rank, table_of};
 use super::state::{MEMORY, STORE, State, is_of};
 use crate::names::objects_of;
 use holdfast_image::Epoch;
-use holdfast_objects::buffer::{Layout, State as BufferState};
+use holdfast_objects::buffer::{Layout, State as BufferState, Table};
 use holdfast_tiers::policy::{Event, Place, SegmentId, Transfer};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Server {
     /// Copies into the store until the server ends.
@@ -26,6 +28,7 @@ impl Server {
                 }
                 let is_filled = |state: &State, transfer: &Transfer| {
                     is_of(transfer, Place::Tier(MEMORY), Place::Tier(STORE))
+                        && !state.is_held_back(transfer.segment)
                         || is_of(transfer, Place::Application, Place::Tier(STORE))
                             && state.held.get(&transfer.segment).is_none_or(|held| held.content.is_some())
                 };
@@ -102,20 +105,37 @@ impl Server {
 
     fn commit(&self, segment: SegmentId) -> Result<(), String> {
         let found = {
-            let state = self.state.lock();
-            state.held.get(&segment).and_then(|held| {
+            let mut state = self.state.lock();
+            let found = state.held.get(&segment).and_then(|held| {
                 let rank = state.sets.get(&held.set)?.members.get(&held.rank)?;
                 Some((Arc::clone(rank), held.buffer.clone()?, held.content.clone()?, held.put_at))
+            });
+            found.map(|found| {
+                let Table { set, rank, .. } = &found.2.0;
+                (state.courses.decide(set, *rank, segment), found)
             })
         };
-        let Some((rank, buffer, content, put_at)) = found else {
+        let Some((packed, (rank, buffer, content, put_at))) = found else {
             return Err("it was given up".into());
         };
         let (table, layout) = &*content;
+        let begun = Instant::now();
         let mut rank = rank.lock();
-        let made = rank.commit(&buffer.file, (table, layout), put_at).map_err(|failure| failure.message)?;
+        let made = rank.commit_by(&buffer.file, (table, layout), put_at, packed);
         drop(rank);
-        self.state.lock().mark_stored(segment, made);
+        let (made, figures) = made.map_err(|failure| failure.message)?;
+        let took = begun.elapsed();
+        let wants_probe = {
+            let mut state = self.state.lock();
+            state.mark_stored(segment, made);
+            state.courses.stored(&table.set, table.rank, segment, &figures, took);
+            state.courses.wants_probe(&table.set, table.rank)
+        };
+        let rate = figures.bytes_stored as f64 / took.as_secs_f64().max(1e-9);
+        if wants_probe {
+            let found = ensemble::probe(&buffer.file, layout, rate);
+            self.state.lock().courses.probed(&table.set, table.rank, found);
+        }
         Ok(())
     }
 

@@ -7,10 +7,7 @@
 //! Invariants: the buffer is never over-full; what is kept goes before anything waits for its room for ever; what is
 //! larger than the buffer passes it by.
 
-use crate::profile::{Profile, Sample};
-use crate::rates::part;
-use crate::schedule::{BufferLimits, Choice, Objective, schedule};
-use holdfast_tiers::policy::SegmentId;
+use holdfast_tiers::policy::{BufferLimits, Choice, Objective, Profile, Sample, SegmentId, part, schedule};
 use std::collections::VecDeque;
 
 /// What happened.
@@ -263,7 +260,7 @@ impl Batcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Codec;
+    use holdfast_tiers::policy::CodecCurve;
     use proptest::prelude::*;
 
     /// A run in virtual time; the link takes a byte per nanosecond.
@@ -359,10 +356,10 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 300 }, ..ProptestConfig::default() })]
         #[test]
         fn a_plan_is_obeyed_to_the_nanosecond(samples in samples(1..40), buffer in 60u64..120) {
-            let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
+            let codec = CodecCurve { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
             let profile = Profile { samples: samples.clone(), codec, rate: 1_000_000_000 };
             let limits = BufferLimits { buffer, most_together: 8, grain_ns: 1 };
-            let plan = schedule(&profile, &limits, Objective::FlushEnd).unwrap_or(crate::Plan {
+            let plan = schedule(&profile, &limits, Objective::FlushEnd).unwrap_or(holdfast_tiers::policy::Plan {
                 choices: Vec::new(), application_ns: 0, flush_ns: 0,
             });
             let (flushed, drifted) = run(&profile, &samples, limits);
@@ -371,7 +368,7 @@ mod tests {
 
         #[test]
         fn without_a_profile_everything_arrives(samples in samples(0..40), buffer in 10u64..120) {
-            let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
+            let codec = CodecCurve { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 500 };
             let profile = Profile { samples: Vec::new(), codec, rate: 1_000_000_000 };
             run(&profile, &samples, BufferLimits { buffer, most_together: 8, grain_ns: 1 });
         }
@@ -379,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_run_that_is_different_is_no_longer_planned() {
-        let codec = Codec { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 0 };
+        let codec = CodecCurve { curve: vec![(1, 10), (200, 30)], temporary_per_mille: 0 };
         let sample = Sample { interval_ns: 10, bytes: 20, compressed: 5 };
         let profile = Profile { samples: vec![sample; 20], codec, rate: 1_000_000_000 };
         let limits = BufferLimits { buffer: 100, most_together: 8, grain_ns: 1 };

@@ -5,7 +5,7 @@
 //!   [`Throttled`]: one that is no faster than a rate.
 //! * [`SegmentMover`]: segments between caches that fill up, as [`holdfast_tiers::policy::Hierarchy`] says, by real
 //!   threads.
-//! * [`Batcher`], [`schedule()`], [`Profile`]: which segments go raw, which are accumulated and compressed.
+//! * [`Batcher`]: obeys the plan of `holdfast_tiers::policy::schedule`, or a greedy rule, event by event.
 //!
 //! Used by tests and benches of `tiers` and of the stand-in driver, and by fuzz targets. The unit tests of `tiers`
 //! compile `model.rs` and `faulty.rs` themselves, for they see another `holdfast-tiers` than this crate does.
@@ -15,9 +15,6 @@
 mod batch;
 mod faulty;
 mod model;
-mod profile;
-mod rates;
-mod schedule;
 mod segment_mover;
 mod throttled;
 
@@ -27,7 +24,5 @@ mod tests;
 pub use batch::{BatchAction, BatchEvent, Batcher};
 pub use faulty::{Call, Fault, Faults, Faulty, Operation};
 pub use model::{Damage, Model};
-pub use profile::{Codec, Profile, Sample};
-pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
 pub use segment_mover::{MoveError, MoverTier, SegmentMover};
 pub use throttled::{Clock, Limits, SystemClock, Throttled};

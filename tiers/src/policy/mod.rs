@@ -2,6 +2,7 @@
 //!
 //! * [`Hierarchy`]: segments over tiers, driven by [`Hierarchy::step`]; [`State`] is one instance's life cycle;
 //!   `window` finds what in a cache makes room at the least cost.
+//! * [`Profile`], [`schedule()`]: which segments go down raw, which are accumulated and compressed.
 //! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
@@ -12,11 +13,13 @@
 mod dispatch;
 mod fragments;
 mod hierarchy;
+mod profile;
 mod prune;
 mod rates;
 mod restore_queue;
 mod retention;
 mod room;
+mod schedule;
 mod segment_id;
 mod state;
 mod window;
@@ -25,9 +28,11 @@ mod window;
 mod tests;
 
 pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, TierLimits, Transfer};
+pub use profile::{CodecCurve, Profile, Sample};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
-pub use rates::transfer_ns;
+pub use rates::{part, transfer_ns};
 pub use retention::{Pinned, Retention, Version, newest_of_days};
+pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
 pub use segment_id::SegmentId;
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;

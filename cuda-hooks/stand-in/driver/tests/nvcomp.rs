@@ -10,12 +10,12 @@
 mod driver;
 
 use driver::{allocate, get, put, start, stream};
-use holdfast_lab::{BatchAction, BatchEvent, Batcher, BufferLimits, Objective, Profile};
+use holdfast_lab::{BatchAction, BatchEvent, Batcher};
 use holdfast_stand_in_nvcomp as _;
 use holdfast_sys::nvcomp::{Chunk, Format, MOST_BYTES, Nvcomp, NvcompError, Plan};
 use holdfast_tiers::codec::choice::{Relief, Trial, best};
 use holdfast_tiers::codec::{Codec, decode};
-use holdfast_tiers::policy::{SegmentId, transfer_ns};
+use holdfast_tiers::policy::{BufferLimits, CodecCurve, Objective, Profile, SegmentId, transfer_ns};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -186,10 +186,7 @@ impl Flush {
     fn run(&mut self) {
         let profile = Profile {
             samples: Vec::new(),
-            codec: holdfast_lab::Codec {
-                curve: vec![(1, 10_000), (1 << 30, 20_000)],
-                temporary_per_mille: 1000,
-            },
+            codec: CodecCurve { curve: vec![(1, 10_000), (1 << 30, 20_000)], temporary_per_mille: 1000 },
             rate: self.relief.link as u64,
         };
         let limits = BufferLimits { buffer: 8 << 20, most_together: 8, grain_ns: 1 };

@@ -1,11 +1,10 @@
 //! What is known of an ensemble of runs before one of them begins: sizes, intervals, and how fast the codec is.
 //!
-//! Measured in the first run, kept in the store, read by [`crate::schedule()`]; [`Profile::drifted`] says when it no
+//! Measured in the first run, kept in the store, read by [`super::schedule()`]; [`Profile::drifted`] says when it no
 //! longer fits and has to be measured anew. The policy neither reads nor writes it: it is data.
 //! Invariant: nothing here is trusted; a profile without a sample or a curve gives a plan for nothing.
 
-use crate::rates::part;
-use holdfast_tiers::policy::transfer_ns;
+use super::rates::{part, transfer_ns};
 
 /// One segment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -20,14 +19,14 @@ pub struct Sample {
 
 /// How long the codec takes: measured, by size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Codec {
+pub struct CodecCurve {
     /// Bytes at a time and nanoseconds for them, ascending by bytes.
     pub curve: Vec<(u64, u64)>,
     /// Buffer that it needs beside its input, per thousand bytes of that.
     pub temporary_per_mille: u64,
 }
 
-impl Codec {
+impl CodecCurve {
     /// Nanoseconds for so many bytes: between two measured sizes along the straight line, beyond the last with its
     /// speed, below the first as long as for the first.
     pub fn ns(&self, bytes: u64) -> u64 {
@@ -54,7 +53,7 @@ pub struct Profile {
     /// The segments of the run.
     pub samples: Vec<Sample>,
     /// The codec.
-    pub codec: Codec,
+    pub codec: CodecCurve,
     /// Bytes per second of the link that the segments go over.
     pub rate: u64,
 }
@@ -96,7 +95,7 @@ mod tests {
     fn profile() -> Profile {
         Profile {
             samples: vec![Sample { interval_ns: 1000, bytes: 100, compressed: 50 }; 10],
-            codec: Codec { curve: vec![(10, 100), (110, 200)], temporary_per_mille: 500 },
+            codec: CodecCurve { curve: vec![(10, 100), (110, 200)], temporary_per_mille: 500 },
             rate: 1_000_000_000,
         }
     }
@@ -105,7 +104,7 @@ mod tests {
     fn the_curve_is_met_between_before_and_after() {
         let codec = profile().codec;
         assert_eq!([1, 10, 60, 110, 220].map(|bytes| codec.ns(bytes)), [100, 100, 150, 200, 400]);
-        assert_eq!(Codec::default().ns(1), u64::MAX, "without a curve nothing is worth it");
+        assert_eq!(CodecCurve::default().ns(1), u64::MAX, "without a curve nothing is worth it");
         assert_eq!(codec.temporary(11), 5);
     }
 

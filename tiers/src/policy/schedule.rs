@@ -1,14 +1,14 @@
 //! Which segments go down raw, and which are accumulated and compressed together: the best plan for a profile.
 //!
-//! Used by [`crate::Batcher`] and the simulator. The problem of "accumulated compression" (HiPC 2023): a buffer of a
-//! given size, a link, a codec that is slow on little data. Its algorithm keeps one state per number of segments and
-//! gives up what does not fit; this one keeps all states of which none is better in both times (when the application
-//! is done, when the link is), and waits until there is room: that is optimal, for what can be done from a state can
-//! be done no later from one that is not later in either.
+//! Used by the server of objects (`cli/src/serve/ensemble.rs`), by `Batcher` of the lab and by the simulator. The
+//! problem of "accumulated compression" (HiPC 2023): a buffer of a given size, a link, a codec that is slow on little
+//! data. Its algorithm keeps one state per number of segments and gives up what does not fit; this one keeps all states
+//! of which none is better in both times (when the application is done, when the link is), and waits until there is
+//! room: that is optimal, for what can be done from a state can be done no later from one that is not later in either.
 //! Invariant: equals the exhaustive search (the tests have 300 instances, both objectives).
 
-use crate::profile::Profile;
-use crate::rates::drained_ns;
+use super::profile::Profile;
+use super::rates::drained_ns;
 
 /// What is done with the next segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,8 +176,8 @@ fn trace(fronts: &[Vec<Node>], mut index: usize) -> Vec<Choice> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::profile::{CodecCurve, Sample};
     use super::*;
-    use crate::profile::{Codec, Sample};
     use proptest::prelude::*;
 
     /// The link as a queue of transfers, the buffer as what is in it: nothing of the formulas above.
@@ -258,7 +258,7 @@ mod tests {
         (prop::collection::vec(sample, 1..8), codec, 20u64..120).prop_map(
             |(samples, (fixed, more, temporary), buffer)| {
                 let curve = vec![(1, fixed), (200, fixed + more)];
-                let codec = Codec { curve, temporary_per_mille: temporary };
+                let codec = CodecCurve { curve, temporary_per_mille: temporary };
                 (Profile { samples, codec, rate: 1_000_000_000 }, buffer)
             },
         )
