@@ -16,7 +16,7 @@ use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_tiers::hygiene::{Archive, ArchiveError};
 use holdfast_tiers::stack::JobTiers;
-use holdfast_tiers::{Job, JobLock, Record, Store, StoreError};
+use holdfast_tiers::{Job, JobLock, Record, Store, StoreError, parse_rank};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -91,10 +91,11 @@ fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) ->
         return Err(failure);
     }
     drop(lock);
-    report::note(&format!(
-        "image {epoch} was imported as job {name}, {}; `holdfast restart {name}` restarts it",
-        report::size(bytes)
-    ));
+    let (done, then) = match parse_rank(name) {
+        Some((set, rank)) => (format!("of rank {rank} was imported into set {set}"), String::new()),
+        None => (format!("was imported as job {name}"), format!("; `holdfast restart {name}` restarts it")),
+    };
+    report::note(&format!("image {epoch} {done}, {}{then}", report::size(bytes)));
     Ok(())
 }
 

@@ -74,7 +74,9 @@ fn commands_for_images_work_on_objects() {
         // The store is lost.
         fs::remove_dir_all(bed.store())?;
         for rank in 0..RANKS {
-            bed.say(&["import", &bed.work().join(format!("copy{rank}")).to_string_lossy()])?.success()?;
+            let file = bed.work().join(format!("copy{rank}"));
+            let said = bed.say(&["import", &file.to_string_lossy()])?.success()?.stderr;
+            ensure!(said.contains(&format!("of rank {rank} was imported into set")), "{said}");
         }
         ensure!(restored(bed)? == newest, "what was imported is whole");
         fs::remove_dir_all(bed.store())?;
