@@ -79,10 +79,7 @@ pub fn whole(versions: &Versions, reading: &Reading) -> (BTreeSet<u64>, Vec<Stri
     let ranks = ranks(versions);
     let (mut good, mut wrong) = (BTreeSet::new(), Vec::new());
     for (version, files) in versions {
-        let there = files.keys().copied().collect();
-        let missing: Vec<u32> = (0..ranks).collect::<BTreeSet<_>>().difference(&there).copied().collect();
-        let mut found: Vec<String> =
-            missing.first().map(|rank| missing_rank(*version, *rank, missing.len())).into_iter().collect();
+        let mut found: Vec<String> = missing_rank(*version, files, ranks).into_iter().collect();
         found.extend(files.values().filter_map(|path| check(path, reading).err()));
         if found.is_empty() {
             good.insert(*version);
@@ -92,12 +89,15 @@ pub fn whole(versions: &Versions, reading: &Reading) -> (BTreeSet<u64>, Vec<Stri
     (good, wrong)
 }
 
-fn missing_rank(version: u64, rank: u32, count: usize) -> String {
-    let others = match count {
+/// What is wrong if not all ranks are there. A name may tell of any rank: they are counted, not listed.
+fn missing_rank(version: u64, files: &BTreeMap<u32, PathBuf>, ranks: u32) -> Option<String> {
+    let (first, _) =
+        (0..ranks).zip(files.keys().map(Some).chain([None])).find(|(rank, there)| *there != Some(rank))?;
+    let others = match u64::from(ranks) - files.len() as u64 {
         1 => String::new(),
         count => format!(" and of {} more", count - 1),
     };
-    format!("version {version} has no file of rank {rank}{others}: it was not imported")
+    Some(format!("version {version} has no file of rank {first}{others}: it was not imported"))
 }
 
 /// A file, and where its objects are in it.
@@ -119,14 +119,7 @@ pub struct Source {
 /// It cannot be read, or is damaged: the path and why.
 pub fn open(path: &Path, reading: &Reading) -> Result<Source, String> {
     let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    // A FIFO would be waited for.
-    let file =
-        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| failed(&e))?;
-    let metadata = file.metadata().map_err(|error| failed(&error))?;
-    if !metadata.is_file() {
-        return Err(failed(&"it is no regular file"));
-    }
-    let len = metadata.len();
+    let (file, len) = regular(path)?;
     if reading.file_mode {
         let object = Object { key: FILE.into(), bytes: len, element: 1 };
         return Ok(Source { file, objects: vec![object], places: vec![0], len });
@@ -147,6 +140,19 @@ pub fn open(path: &Path, reading: &Reading) -> Result<Source, String> {
     Ok(Source { objects: objects.collect(), places, file, len })
 }
 
+/// Opens a file for reading; and its length, bytes.
+fn regular(path: &Path) -> Result<(File, u64), String> {
+    let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    // A FIFO would be waited for.
+    let file =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| failed(&e))?;
+    let metadata = file.metadata().map_err(|error| failed(&error))?;
+    if !metadata.is_file() {
+        return Err(failed(&"it is no regular file"));
+    }
+    Ok((file, metadata.len()))
+}
+
 /// A file and its checksum, if there is one.
 fn check(path: &Path, reading: &Reading) -> Result<(), String> {
     let source = open(path, reading)?;
@@ -154,7 +160,11 @@ fn check(path: &Path, reading: &Reading) -> Result<(), String> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".chksum");
     let sum = folder.join(name);
-    let expected = fs::read(&sum).map_err(|error| format!("{}: {error}", sum.display()))?;
+    let mut expected = Vec::new();
+    // One byte more than it may have.
+    let most = ring::digest::SHA256_OUTPUT_LEN as u64 + 1;
+    let read = regular(&sum)?.0.take(most).read_to_end(&mut expected);
+    read.map_err(|error| format!("{}: {error}", sum.display()))?;
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     let (mut file, mut piece) = (&source.file, vec![0; PIECE]);
     loop {
@@ -222,6 +232,15 @@ mod tests {
         assert_eq!(good, [10]);
         assert!(wrong.contains("version 20 has no file of rank 0"), "{wrong}");
         assert!(wrong.contains("heat-1-30.dat: region 1 has 3 bytes"), "{wrong}");
+        // Nothing is as large as a name may say.
+        made.file("heat-4294967294-50.dat", b"far");
+        let (good, wrong) = made.whole(&reading);
+        assert!(
+            good.is_empty() && wrong.contains("version 10 has no file of rank 2 and of 4294967292 more"),
+            "{wrong}"
+        );
+        assert!(wrong.contains("version 50 has no file of rank 0 and of 4294967293 more"), "{wrong}");
+        fs::remove_file(made.0.join("heat-4294967294-50.dat")).unwrap();
         let single = list(&made.0, &Reading { single: true, ..Reading::default() }).unwrap();
         let sets: Vec<(&String, u32)> =
             single.sets.iter().map(|(set, versions)| (set, ranks(versions))).collect();
