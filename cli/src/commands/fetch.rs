@@ -8,7 +8,6 @@ use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
-use crate::job_lock;
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
@@ -141,8 +140,7 @@ pub(super) fn prepare(
     source: &Source,
     (args, tiers): (&FetchArgs, &JobTiers),
 ) -> Result<JobLock, Failure> {
-    wait_for_lock::wait(job, &Patience::default())?;
-    let lock = job_lock::take_after_agent(job)?;
+    let lock = wait_for_lock::take(job, &Patience::default())?;
     job.clean(&lock)?;
     let Source { spec, found: Found { folder, epoch, .. }, .. } = source;
     if let Some((_, other)) = others(job, folder, [epoch.0], tiers::host_of)?.pop_first()

@@ -136,8 +136,7 @@ fn lock(args: &PruneArgs, job: &Job) -> Result<Option<JobLock>, Failure> {
         || Agent::connect(job).and_then(|agent| agent.status()).is_ok_and(|status| status.pid.is_some());
     let is_locked = matches!(job.lock(), Err(StoreError::Locked { .. }));
     if !is_locked || args.all || !runs() {
-        wait_for_lock::wait(job, &Patience::default())?;
-        return job_lock::take_after_agent(job).map(Some);
+        return wait_for_lock::take(job, &Patience::default()).map(Some);
     }
     if args.which.all_tiers || args.which.tier.iter().any(|tier| !tier.is_store()) {
         let text = format!(

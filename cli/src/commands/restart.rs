@@ -11,7 +11,6 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
-use crate::job_lock;
 use crate::names::ImageName;
 use crate::same_run;
 use crate::settings::Recipe;
@@ -171,8 +170,7 @@ fn nowhere(look: &Look, image: &ImageName, tiers: &JobTiers) -> Failure {
 /// A new job with one image of another one. A job of that name which has no image is taken.
 fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience) -> Result<Job, Failure> {
     let job = store.create_job(name)?;
-    wait_for_lock::wait(&job, patience)?;
-    let lock = job_lock::take_after_agent(&job)?;
+    let lock = wait_for_lock::take(&job, patience)?;
     if !job.images()?.is_empty() {
         let text = format!("job {name} has images of its own; give the copy another name, or restart {name}");
         return Err(Failure::new(Exit::Refused, text));

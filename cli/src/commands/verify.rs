@@ -8,14 +8,13 @@ use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
-use crate::job_lock;
 use crate::names::{ImageName, check_record};
 use crate::report;
 use holdfast_image::Epoch;
 use holdfast_tiers::hygiene::{Finding, Mended, Verified, Verify, finish_repairs, repair, verify};
 use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, JobLock, MemoryFirst, Store, TierFolder};
+use holdfast_tiers::{Job, MemoryFirst, Store, TierFolder};
 use serde::Serialize;
 use std::path::Path;
 
@@ -168,7 +167,8 @@ fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str)
         job => job.ok(),
     };
     // What is repaired is what is found with the lock held.
-    let lock = job.as_ref().filter(|_| args.repair).map(to_repair).transpose();
+    let to_repair = job.as_ref().filter(|_| args.repair);
+    let lock = to_repair.map(|job| wait_for_lock::take(job, &Patience::default())).transpose();
     let (lock, mut unseen) = match lock {
         Err(failure) if args.image.is_none() => {
             report::warn(&format!("job {name} is not repaired: {failure}"));
@@ -194,11 +194,6 @@ fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str)
     drop(lock);
     let verdicts = found.iter().flat_map(|(place, found)| verdicts(name, place, found)).collect();
     Ok(Report { verdicts, repaired, unseen })
-}
-
-fn to_repair(job: &Job) -> Result<JobLock, Failure> {
-    wait_for_lock::wait(job, &Patience::default())?;
-    job_lock::take_after_agent(job)
 }
 
 /// Verifies every place; one that cannot be asked is told.

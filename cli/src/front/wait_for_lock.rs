@@ -3,12 +3,13 @@
 use super::patience::Patience;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
+use crate::job_lock;
 use crate::pidfile;
 use crate::report;
 use holdfast_image::control::Request;
 use holdfast_process::rebuild::NamedProcess;
 use holdfast_sys::procfs::{self, Existence};
-use holdfast_tiers::Job;
+use holdfast_tiers::{Job, JobLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,15 @@ pub fn wait(job: &Job, patience: &Patience) -> Result<(), Failure> {
             ),
         )),
     }
+}
+
+/// Waits so, and locks the job.
+///
+/// # Errors
+/// As [`wait`]; the lock cannot be taken.
+pub fn take(job: &Job, patience: &Patience) -> Result<JobLock, Failure> {
+    wait(job, patience)?;
+    job_lock::take_after_agent(job)
 }
 
 fn wait_for_agent(job: &Job, limits: &Patience) -> Result<(), Failure> {

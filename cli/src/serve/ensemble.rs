@@ -182,11 +182,10 @@ impl Course {
         let packing = if self.curve.is_empty() { 0 } else { curve.ns(figures.bytes_compressed_from.max(1)) };
         self.sent.0 += figures.bytes_stored;
         self.sent.1 += ns.saturating_sub(packing).max(ns / 10);
-        let so_far: Vec<Sample> =
-            self.seen.iter().take_while(|seen| seen.is_stored).map(|seen| seen.sample).collect();
+        let so_far = || self.seen.iter().take_while(|seen| seen.is_stored).map(|seen| seen.sample);
         if let Some(known) = &self.known
             && !self.drifted
-            && known.profile.drifted(&so_far)
+            && known.profile.drifted(&so_far().collect::<Vec<Sample>>())
         {
             tracing::info!("{}: this run is not as its profile says: no plan any more", self.job.name());
             self.drifted = true;

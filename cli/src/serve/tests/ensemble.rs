@@ -75,16 +75,22 @@ fn profile() -> Profile {
     }
 }
 
+/// A server that knows the last run of this program.
+fn planned() -> (World, KnownRun) {
+    let world = World::new(64);
+    // The tests have no clock.
+    world.server.state.lock().courses.most_held = Duration::from_secs(3600);
+    let known = KnownRun { profile: profile(), codec: Codec::Lz4 as u32, ran: String::new() };
+    job(&world).keep_known_run(&build(), &known).unwrap();
+    (world, known)
+}
+
 #[test]
 fn versions_go_to_the_store_by_the_plan_for_their_profile() {
     let limits = BufferLimits { buffer: 64 * BYTES, most_together: 8, grain_ns: 1000 };
     let plan = schedule(&profile(), &limits, Objective::FlushEnd).unwrap();
     assert_eq!(plan.choices, [Choice::Raw, Choice::Compress(2)], "what the test is about");
-    let world = World::new(64);
-    // The test has no clock.
-    world.server.state.lock().courses.most_held = Duration::from_secs(3600);
-    let known = KnownRun { profile: profile(), codec: Codec::Lz4 as u32, ran: String::new() };
-    job(&world).keep_known_run(&build(), &known).unwrap();
+    let (world, known) = planned();
     let mut client = world.client(0, 1);
     client.put_text(1);
     world.wait_until("version 1 is not stored", |world| world.is_stored(1));
@@ -106,10 +112,7 @@ fn versions_go_to_the_store_by_the_plan_for_their_profile() {
 
 #[test]
 fn who_waits_for_the_store_waits_for_no_others() {
-    let world = World::new(64);
-    world.server.state.lock().courses.most_held = Duration::from_secs(3600);
-    let known = KnownRun { profile: profile(), codec: Codec::Lz4 as u32, ran: String::new() };
-    job(&world).keep_known_run(&build(), &known).unwrap();
+    let (world, _) = planned();
     let mut client = world.client(0, 1);
     client.put_text(1);
     client.put_text(2);
