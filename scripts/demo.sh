@@ -3,7 +3,7 @@
 #   1. an uninterrupted run, without Holdfast
 #   2. the same under `holdfast run`; `holdfast checkpoint` from outside; kill -9; `holdfast restart`
 #   3. the joined output of 2 must equal that of 1, byte by byte
-# Installs what is missing (apt, as root) and builds. Needs 2 GB of memory and of disk, under 5 minutes from nothing.
+# Installs what is missing (apt, as root) and builds. Needs 2 GB of memory and of disk, some 5 minutes from nothing.
 # HOLDFAST_BIN=FOLDER: with the holdfast there; nothing is built. Exit status: 1 when a step fails or output differs.
 set -eu
 cd "$(dirname "$0")/.."
