@@ -42,7 +42,7 @@ stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/li
 	$(SAY) "building the stand-in driver"
 	$(CARGO) build --release --locked -p holdfast -p holdfast-stand-in -p holdfast-stand-in-nvcomp
 
-demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; some 5 minutes from nothing)
+demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing: 5 minutes)
 	@scripts/demo.sh
 
 deps: ## install by apt what the tests need and this machine lacks (as root)
