@@ -5,14 +5,15 @@
 
 FOLDER has `holdfast`, `libholdfast.so` and `programs/` (tests/gpu/build). Each program runs once undisturbed and then
 under `holdfast run`, once for each owner of its device memory (HOLDFAST_CUDA_DATA): three checkpoints at random
-moments, kill -9 after each, a restart; what it printed in all has to be that of the undisturbed run. The figures are of
+moments with which it ends (`--stop`; with DEATHS: kill -9 after each), a restart; what it printed in all has to be that
+of the undisturbed run. The figures are of
 `touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
 linked statically; `train.py` (examples/cuda) runs where Python has PyTorch. `cuda_past` (tests/programs) runs once for
-each KIND of work that is easily missed: two checkpoints at the moments that it names, kill -9, a restart.
+each KIND of work that is easily missed: two checkpoints at the moments that it names, a restart.
 
 PROGRAMS (default all; may be empty), KINDS (default none), OWNERS: names of those to run, `default` for none that is
-said; CROWDED: MiB of a program whose Restore is to find no room (default: none); ROUNDS: checkpoints of each; LIMIT_S:
+said; CROWDED: MiB of a program whose Restore is to find no room (default: none); ROUNDS: checkpoints of each; DEATHS; LIMIT_S:
 how long a step may take; SAID: the file to which the messages of what failed go.
 """
 
@@ -30,6 +31,7 @@ import time
 OWNERS = os.environ.get("OWNERS", "driver library keeper").split()
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
+DEATHS = bool(os.environ.get("DEATHS"))
 # Programs in Python: the library that they need, and how many steps they do.
 NEEDS = {"train.py": ("torch", "2000"), "arrays.py": ("cupy", "200"), "compiled.py": ("jax", "200"),
          "kernels.py": ("numba.cuda", "200"), "bindings.py": ("cuda.bindings.nvrtc", "100")}
@@ -90,9 +92,18 @@ class Job:
     def image(self):
         return json.loads(self.ask("show", self.name, "--json"))
 
+    def checkpoint_and_end(self):
+        """A checkpoint with which the program ends; with DEATHS one after which it is killed."""
+        if not DEATHS:
+            self.ask("checkpoint", "--stop", self.name)
+        else:
+            self.ask("checkpoint", self.name)
+            self.kill()
+            return
+        self.front.wait(LIMIT_S)
+
     def kill(self):
-        pid = self.image()["record"]["pid"]
-        os.kill(pid, signal.SIGKILL)
+        os.kill(self.image()["record"]["pid"], signal.SIGKILL)
         self.front.wait(LIMIT_S)
 
     def restart(self):
@@ -114,6 +125,9 @@ class Job:
     def stop(self):
         if self.front.poll() is None:
             subprocess.run([self.holdfast, "checkpoint", "--stop", self.name], env=self.environment, check=False,
+                           capture_output=True, timeout=LIMIT_S)
+        if self.front.poll() is None:
+            subprocess.run([self.holdfast, "kill", self.name], env=self.environment, check=False,
                            capture_output=True, timeout=LIMIT_S)
 
 
@@ -140,9 +154,8 @@ def chain(folder, work, owner, name, command):
     try:
         for number in range(ROUNDS):
             job.wait_for_lines(1 + random.randrange(number * total // 5, (number + 1) * total // 5))
-            job.ask("checkpoint", job.name)
+            job.checkpoint_and_end()
             at.append(job.lines())
-            job.kill()
             restarts.append(job.restart())
         found = job.end()
     finally:
@@ -163,13 +176,12 @@ def phased(folder, work, owner, kind):
     command = [os.path.join(folder, "kinds", "cuda_past"), kind, prefix]
     job = Job(folder, work, owner, command, OPTIONS.get(kind, ()))
     try:
-        for number in (1, 3):
-            job.wait_for_file(f"{prefix}.{number}")
-            job.ask("checkpoint", job.name)
-            if number == 1:
-                open(f"{prefix}.2", "w", encoding="utf-8").close()
+        job.wait_for_file(f"{prefix}.1")
+        job.ask("checkpoint", job.name)
+        open(f"{prefix}.2", "w", encoding="utf-8").close()
+        job.wait_for_file(f"{prefix}.3")
+        job.checkpoint_and_end()
         hashed = (job.image()["stop"].get("cuda") or {}).get("hashed_bytes", 0)
-        job.kill()
         open(f"{prefix}.4", "w", encoding="utf-8").close()
         restart = job.restart()
         found = job.end()
@@ -229,7 +241,7 @@ def figures(folder, work, owner, mib):
         job.wait_for_lines(job.lines() + 2)
         job.ask("checkpoint", job.name)
         second = job.image()
-        job.kill()
+        job.checkpoint_and_end()
         restart = job.restart()
     finally:
         job.stop()
@@ -269,6 +281,8 @@ def guarded(what, work, *arguments):
 
 
 def main():
+    # So that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = os.path.abspath(sys.argv[1])
     sizes = [int(word) for word in sys.argv[2:]]
     programs = os.path.join(folder, "programs")
