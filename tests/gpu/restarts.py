@@ -6,15 +6,15 @@
 FOLDER has `holdfast`, `libholdfast.so` and `programs/` (tests/gpu/build). Each program runs once undisturbed and then
 under `holdfast run`, once for each owner of its device memory (HOLDFAST_CUDA_DATA): three checkpoints at random
 moments with which it ends (`--stop`; with DEATHS: kill -9 after each), a restart; what it printed in all has to be that
-of the undisturbed run. The figures are of
-`touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
-its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
-linked statically; `train.py` (examples/cuda) runs where Python has PyTorch. `cuda_past` (tests/programs) runs once for
-each KIND of work that is easily missed: two checkpoints at the moments that it names, a restart.
+of the undisturbed run. The figures are of `touches`, a program of MIB MiB of device memory of which each step writes 16
+chunks of 64 KiB: the parts of the stop of its second checkpoint, and how much the increment has on disk. Programs by
+nvcc (`NAME-nvcc`) have NVIDIA's own runtime, linked statically; `train.py` (examples/cuda) runs where Python has
+PyTorch. `cuda_past` (tests/programs) runs once for each KIND of work that is easily missed: two checkpoints at the
+moments that it names, a restart.
 
 PROGRAMS (default all; may be empty), KINDS (default none), OWNERS: names of those to run, `default` for none that is
-said; CROWDED: MiB of a program whose Restore is to find no room (default: none); ROUNDS: checkpoints of each; DEATHS; LIMIT_S:
-how long a step may take; SAID: the file to which the messages of what failed go.
+said; CROWDED: MiB of a program whose Restore is to find no room (default: none); ROUNDS: checkpoints of each; DEATHS;
+LIMIT_S: how long a step may take; SAID: the file to which the messages of what failed go.
 """
 
 import functools
