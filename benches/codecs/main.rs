@@ -33,7 +33,7 @@ struct Outcome {
 /// Packs `data` and sends it over the link.
 fn pack(compression: Compression, data: &[u8], link: f64) -> Outcome {
     let (mut packer, choices) = (Packer::new(compression), Choices::default());
-    let relief = Relief { link, processors: 1.0 };
+    let relief = Relief { link, processors: 1.0, threads: 2.0 };
     let (mut packed_at, mut sent_at, mut stored) = (0.0, 0.0, 0);
     for (number, frame) in data.chunks(FRAME).enumerate() {
         let begun = thread_s();
@@ -57,7 +57,7 @@ fn unpacking(codec: Codec, data: &[u8]) -> f64 {
     let mut raw = vec![0; FRAME];
     let mut took = 0.0;
     for frame in data.chunks(FRAME) {
-        let relief = Relief { link: 1.0, processors: 1.0 };
+        let relief = Relief { link: 1.0, processors: 1.0, threads: 2.0 };
         let (codec, packed) = packer.pack(&Choices::default(), Addr(0), frame, relief);
         let begun = thread_s();
         decode(codec, packed, &mut raw[..frame.len()]).unwrap();

@@ -1,11 +1,20 @@
 //! Page-aligned buffers (O_DIRECT wants them: open(2)) and the test for zero pages.
 
 use holdfast_image::PAGE_SIZE;
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 const PAGE: usize = PAGE_SIZE as usize;
+/// So many a thread keeps for its next images: what one of them needs. New memory would be cleared each time, which
+/// costs a small image more than its codec.
+const SPARE: usize = 3;
 
-/// A buffer that begins on a page boundary. Never grows, so that it stays where it is.
+thread_local! {
+    static SPARES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer that begins on a page boundary. Never grows, so that it stays where it is. What is in it at first may be
+/// what the one before it has left.
 pub(crate) struct AlignedBuffer {
     raw: Vec<u8>,
     from: usize,
@@ -14,9 +23,27 @@ pub(crate) struct AlignedBuffer {
 
 impl AlignedBuffer {
     pub(crate) fn new(len: usize) -> AlignedBuffer {
-        let raw = vec![0; len + PAGE];
+        let spare = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            let at = spares.iter().position(|spare| spare.len() == len + PAGE)?;
+            Some(spares.swap_remove(at))
+        });
+        let raw = spare.ok().flatten().unwrap_or_else(|| vec![0; len + PAGE]);
         let address = raw.as_ptr().addr();
         AlignedBuffer { from: address.next_multiple_of(PAGE) - address, raw, len }
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        let raw = std::mem::take(&mut self.raw);
+        // A thread that ends keeps none.
+        let _ = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            if spares.len() < SPARE {
+                spares.push(raw);
+            }
+        });
     }
 }
 
@@ -42,6 +69,22 @@ pub(crate) fn is_zero(page: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_keeps_its_buffers_for_the_next_image_and_no_more() {
+        let kept = |len: usize| {
+            SPARES.with_borrow(|spares| spares.iter().filter(|spare| spare.len() == len + PAGE).count())
+        };
+        let (one, other) = (3 * PAGE, 5 * PAGE);
+        let first = AlignedBuffer::new(one);
+        let place = first.as_ptr().addr();
+        drop(first);
+        assert_eq!((kept(one), kept(other)), (1, 0));
+        let others: Vec<AlignedBuffer> = (0..5).map(|_| AlignedBuffer::new(other)).collect();
+        assert_eq!(AlignedBuffer::new(one).as_ptr().addr(), place);
+        drop(others);
+        assert_eq!((kept(one), kept(other)), (1, SPARE - 1));
+    }
 
     #[test]
     fn one_bit_anywhere_is_not_zero() {

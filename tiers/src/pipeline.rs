@@ -102,8 +102,9 @@ pub(crate) struct Shared<'a> {
     part_pages: u64,
     pub(crate) frame_pages: u64,
     total_pages: u64,
-    /// Processors that pack frames.
+    /// Processors that pack frames, and threads.
     processors: usize,
+    threads: usize,
     pub(crate) read_pages: AtomicU64,
     /// Frames that are still to be short.
     short_frames: AtomicU64,
@@ -121,6 +122,7 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
         part_pages: part_pages(total_pages, lanes.len()).min(part),
         frame_pages: most.min(part),
         total_pages,
+        threads: lanes.len(),
         processors: thread::available_parallelism().map_or(1, |cores| cores.get().min(lanes.len())),
         read_pages: AtomicU64::new(0),
         short_frames: AtomicU64::new(0),
@@ -168,7 +170,7 @@ impl Shared<'_> {
     /// What packing relieves.
     pub(crate) fn relief(&self) -> Relief {
         let link = self.pass.link.speed(self.pass.options.rate);
-        Relief { link, processors: self.processors as f64 }
+        Relief { link, processors: self.processors as f64, threads: self.threads as f64 }
     }
 
     /// Upper bound of the bytes that are still to be stored.

@@ -8,13 +8,13 @@
 //! Invariants: a version is held for others no longer than [`MOST_HELD`], not while its client waits for the store or
 //! has gone, nor while another rank has something for the store; a profile that is missing or broken costs speed alone.
 
+use super::ranks::Committed;
 use holdfast_image::PAGE_SIZE;
-use holdfast_image::manifest::FlushFigures;
 use holdfast_objects::buffer::Layout;
 use holdfast_tiers::codec::choice::{Relief, Trial, best};
 use holdfast_tiers::codec::{Codec, Coder, Compression};
 use holdfast_tiers::policy::{
-    BufferLimits, Choice, CodecCurve, Objective, Profile, Sample, SegmentId, schedule,
+    BufferLimits, Choice, CodecCurve, Objective, Profile, Sample, SegmentId, part, schedule,
 };
 use holdfast_tiers::{Job, KnownRun, MOST_SAMPLES};
 use std::collections::BTreeMap;
@@ -81,6 +81,8 @@ pub struct Course {
     is_over: bool,
     /// Bytes that went to the store, and nanoseconds for them.
     sent: (u64, u64),
+    /// What a version became that was packed last: bytes, and of how many.
+    packed: (u64, u64),
 }
 
 /// The runs of all ranks that have a program with a build-id.
@@ -135,6 +137,7 @@ impl Course {
             drifted: false,
             is_over: false,
             sent: (0, 0),
+            packed: (1, 1),
         }
     }
 
@@ -167,15 +170,21 @@ impl Course {
         self.seen.push(Seen { sample, is_stored: false, ran: Letter::Profiled });
     }
 
-    fn stored(&mut self, segment: SegmentId, figures: &FlushFigures, ns: u64) {
+    fn stored(&mut self, segment: SegmentId, made: &Committed, ns: u64) {
+        let figures = &made.figures;
         let Some(index) = self.index_of.remove(&segment) else { return };
         let raw = (figures.pages_stored * PAGE_SIZE).max(1);
         let expected = self.known.as_ref().and_then(|known| known.profile.samples.get(index));
         let seen = &mut self.seen[index];
         seen.sample.bytes = raw;
-        seen.sample.compressed = match (seen.ran, expected) {
-            (Letter::Raw, Some(expected)) => expected.compressed,
-            _ => figures.bytes_stored.max(1),
+        seen.sample.compressed = match expected {
+            _ if !made.is_raw => {
+                self.packed = (figures.bytes_stored.max(1), raw);
+                figures.bytes_stored.max(1)
+            }
+            Some(expected) => expected.compressed,
+            // As those before it.
+            None => part(raw, self.packed.0, self.packed.1).max(1),
         };
         seen.is_stored = true;
         let curve = CodecCurve { curve: self.curve.clone(), temporary_per_mille: 0 };
@@ -339,16 +348,9 @@ impl Courses {
     }
 
     /// A version is in the store.
-    pub fn stored(
-        &mut self,
-        set: &str,
-        rank: u32,
-        segment: SegmentId,
-        figures: &FlushFigures,
-        took: Duration,
-    ) {
+    pub fn stored(&mut self, (set, rank): (&str, u32), segment: SegmentId, made: &Committed, took: Duration) {
         if let Some(course) = self.course_mut(set, rank) {
-            course.stored(segment, figures, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            course.stored(segment, made, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         }
     }
 
@@ -404,7 +406,7 @@ pub fn probe(file: &File, layout: &Layout, rate: f64) -> Option<(Codec, Vec<(u64
             Trial { codec, size: size / len, cost: ns as f64 / len }
         })
         .collect();
-    let codec = best(&trials, Relief { link: rate, processors: 1.0 }).codec;
+    let codec = best(&trials, Relief { link: rate, processors: 1.0, threads: 1.0 }).codec;
     let mut curve: Vec<(u64, u64)> = Vec::new();
     for size in PROBES.into_iter().map(|size| size.min(most)) {
         let ns = timed(codec, &bytes[..size]).1;

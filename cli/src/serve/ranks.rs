@@ -17,7 +17,9 @@ use holdfast_image::objects::{BASE, ObjectRecord, StoredObject};
 use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, Epoch, PageCount};
 use holdfast_objects::buffer::{Layout, Object, PAGE, Table};
-use holdfast_tiers::codec::Compression;
+use holdfast_sys::clock;
+use holdfast_tiers::codec::{Codec, Compression};
+use holdfast_tiers::policy::WorthPacking;
 use holdfast_tiers::stack::{Cascade, JobTiers, TierSpec};
 use holdfast_tiers::{
     CommitRecord, Image, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError, TierFolder,
@@ -41,6 +43,16 @@ pub struct Stored {
     pub record: ObjectRecord,
 }
 
+/// A version that has just become an image.
+pub struct Committed {
+    /// What the store has.
+    pub stored: Stored,
+    /// What came of its pages.
+    pub figures: FlushFigures,
+    /// No codec was tried.
+    pub is_raw: bool,
+}
+
 /// See the head of the file.
 pub struct Rank {
     job: Job,
@@ -56,6 +68,8 @@ pub struct Rank {
     spaces: BTreeMap<String, u32>,
     recipe: Recipe,
     cascade: Option<Cascade>,
+    /// Whether it was worth its time to pack its versions.
+    worth: WorthPacking,
 }
 
 impl Rank {
@@ -76,6 +90,7 @@ impl Rank {
             spaces: BTreeMap::new(),
             recipe,
             cascade: None,
+            worth: WorthPacking::default(),
         };
         let (found, broken) = rank.versions()?;
         Ok((rank, found, broken))
@@ -152,20 +167,43 @@ impl Rank {
         content: (&Table, &Layout),
         put_at: Instant,
     ) -> Result<Stored, Failure> {
-        self.commit_by(file, content, put_at, None).map(|(stored, _)| stored)
+        self.commit_by(file, content, put_at, None).map(|made| made.stored)
     }
 
-    /// The same, packed in this way, and what came of it; `None`: as its settings say.
+    /// The same, packed in this way, and what came of it; `None`: as its settings say. If those leave it to us: as it
+    /// was worth its time before.
     ///
     /// # Errors
     /// As [`Rank::commit`].
     pub fn commit_by(
         &mut self,
         file: &File,
-        (table, layout): (&Table, &Layout),
+        content: (&Table, &Layout),
         put_at: Instant,
         compression: Option<Compression>,
-    ) -> Result<(Stored, FlushFigures), Failure> {
+    ) -> Result<Committed, Failure> {
+        let wanted = compression.unwrap_or(self.recipe.settings.compress);
+        if wanted != Compression::Auto {
+            return self.store(file, content, put_at, wanted);
+        }
+        let packs = self.worth.packs();
+        let way = if packs { wanted } else { Compression::By(Codec::Raw) };
+        let processor = || clock::now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        let (begun, used) = (Instant::now(), processor());
+        let made = self.store(file, content, put_at, way)?;
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let changed = made.figures.pages_stored * PAGE;
+        self.worth.stored(packs, changed, took, processor().saturating_sub(used));
+        Ok(made)
+    }
+
+    fn store(
+        &mut self,
+        file: &File,
+        (table, layout): (&Table, &Layout),
+        put_at: Instant,
+        compression: Compression,
+    ) -> Result<Committed, Failure> {
         let Some(lock) = &self.lock else {
             return Err(Failure::new(Exit::Internal, format!("{} is not open for writing", self.job.name())));
         };
@@ -174,12 +212,8 @@ impl Rank {
         let parent = self.lineage.clone().filter(|parent| parent.may_be_parent());
         let mut writer = self.job.begin(lock, epoch, parent)?;
         let source = BufferSource::new(file, &record, layout);
-        let options = PipelineOptions {
-            workers: 1,
-            compression: compression.unwrap_or(self.recipe.settings.compress),
-            rate: self.recipe.settings.rate,
-            part_pages: None,
-        };
+        let options =
+            PipelineOptions { workers: 1, compression, rate: self.recipe.settings.rate, part_pages: None };
         writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ())?;
         let mut figures = *writer.figures();
         let bytes = record.encode().map_err(|what| Failure::new(Exit::Internal, what))?;
@@ -200,7 +234,8 @@ impl Rank {
             cascade.wake();
         }
         figures.bytes_stored = info.bytes;
-        Ok((Stored { epoch, record }, figures))
+        let is_raw = compression == Compression::By(Codec::Raw);
+        Ok(Committed { stored: Stored { epoch, record }, figures, is_raw })
     }
 
     /// Versions go from the store.

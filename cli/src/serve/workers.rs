@@ -123,15 +123,15 @@ impl Server {
         let mut rank = rank.lock();
         let made = rank.commit_by(&buffer.file, (table, layout), put_at, packed);
         drop(rank);
-        let (made, figures) = made.map_err(|failure| failure.message)?;
+        let made = made.map_err(|failure| failure.message)?;
         let took = begun.elapsed();
+        let rate = made.figures.bytes_stored as f64 / took.as_secs_f64().max(1e-9);
         let wants_probe = {
             let mut state = self.state.lock();
-            state.mark_stored(segment, made);
-            state.courses.stored(&table.set, table.rank, segment, &figures, took);
+            state.courses.stored((&table.set, table.rank), segment, &made, took);
+            state.mark_stored(segment, made.stored);
             state.courses.wants_probe(&table.set, table.rank)
         };
-        let rate = figures.bytes_stored as f64 / took.as_secs_f64().max(1e-9);
         if wants_probe {
             let found = ensemble::probe(&buffer.file, layout, rate);
             self.state.lock().courses.probed(&table.set, table.rank, found);

@@ -1,8 +1,8 @@
 //! Which codec makes a frame durable soonest.
 //!
-//! Packing and sending go on at the same time, of different frames: of a frame only the longer of both counts, its
-//! bytes / (ratio * link) + max(0, bytes / speed - slack), where the slack of a processor is the time for which the
-//! link is busy with as much. A fast link is never waited for, a slow one always.
+//! Several threads pack and send at the same time, different frames: of a frame only the longest counts of what the
+//! link needs for it (bytes / (ratio * link)), what the processors need (bytes / speed), and what the threads need,
+//! each of which packs a frame and then sends it. A single thread has the link wait while it packs: it needs both.
 //!
 //! Pure. A frame stays as it is where packing gains little: only frames that are stored as they are can be mapped by a
 //! restart, and packed ones cost it time.
@@ -35,7 +35,8 @@ impl Trial {
     /// Nanoseconds per byte until it is durable.
     pub fn durable(&self, relief: Relief) -> f64 {
         let link = self.size * 1e9 / relief.link.max(1.0);
-        link + (self.cost / relief.processors.max(0.1) - link).max(0.0)
+        let packed = self.cost / relief.processors.max(0.1);
+        link.max(packed).max((self.cost + link) / relief.threads.max(1.0))
     }
 }
 
@@ -46,6 +47,8 @@ pub struct Relief {
     pub link: f64,
     /// Processors that pack.
     pub processors: f64,
+    /// Threads that pack a frame, send it, and go on with the next one.
+    pub threads: f64,
 }
 
 /// The best of the trials.
@@ -68,7 +71,7 @@ mod tests {
         Trial { codec, size: 1.0 / ratio, cost: 1e9 / (speed * MB) }
     }
     fn relief(link: f64) -> Relief {
-        Relief { link: link * MB, processors: 1.0 }
+        Relief { link: link * MB, processors: 1.0, threads: 2.0 }
     }
 
     #[test]
@@ -79,7 +82,20 @@ mod tests {
         assert_eq!(best(&trials, relief(500.0)).codec, Codec::Lz4);
         assert_eq!(best(&trials, relief(20.0)).codec, Codec::Zstd);
         // More processors make a fast link the bottleneck.
-        assert_eq!(best(&trials, Relief { link: 2000.0 * MB, processors: 4.0 }).codec, Codec::Lz4);
+        assert_eq!(
+            best(&trials, Relief { link: 2000.0 * MB, processors: 4.0, threads: 4.0 }).codec,
+            Codec::Lz4
+        );
+    }
+
+    #[test]
+    fn a_single_thread_packs_only_what_spares_the_link_more_time_than_it_takes() {
+        let alone = |link: f64| Relief { threads: 1.0, ..relief(link) };
+        // What the server of objects met: a link of 1.3 GB/s, a version that packs to a third at 1.1 GB/s.
+        let trials = [trial(Codec::ShuffleLz4, 3.0, 1100.0)];
+        assert_eq!(best(&trials, alone(1300.0)), Trial::RAW);
+        assert_eq!(best(&trials, alone(500.0)).codec, Codec::ShuffleLz4);
+        assert_eq!(best(&trials, relief(1000.0)).codec, Codec::ShuffleLz4);
     }
 
     #[test]
@@ -93,13 +109,13 @@ mod tests {
         #[test]
         fn no_codec_is_much_better_than_the_one_that_is_chosen(
             trials in prop::collection::vec((0.01..1.2_f64, 0.01..20.0_f64), 0..6),
-            link in 1.0..10_000.0_f64, processors in 1.0..8.0_f64,
+            link in 1.0..10_000.0_f64, processors in 1.0..8.0_f64, threads in 1.0..10.0_f64,
         ) {
             let trials: Vec<Trial> = trials
                 .into_iter()
                 .map(|(size, cost)| Trial { codec: Codec::Lz4, size, cost })
                 .collect();
-            let relief = Relief { link: link * MB, processors };
+            let relief = Relief { link: link * MB, processors, threads };
             let chosen = best(&trials, relief).durable(relief);
             let least = trials.iter().map(|trial| trial.durable(relief)).fold(f64::INFINITY, f64::min);
             prop_assert!(chosen <= Trial::RAW.durable(relief));

@@ -10,6 +10,7 @@ use super::{Codec, Coder, Compression, SourceChoices};
 use holdfast_image::{Addr, PAGE_SIZE};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Bytes of a region.
@@ -50,6 +51,18 @@ pub struct Packer {
     sample: Vec<u8>,
 }
 
+thread_local! {
+    /// What codecs need, from one image to the next: to make it anew costs as much as to pack a small one.
+    static SPARE: Cell<Coder> = Cell::default();
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        // A thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.coder)));
+    }
+}
+
 fn thread_ns() -> f64 {
     let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     now.map_or(0.0, |now| now.tv_sec() as f64 * 1e9 + now.tv_nsec() as f64)
@@ -58,7 +71,8 @@ fn thread_ns() -> f64 {
 impl Packer {
     /// Of one worker.
     pub fn new(compression: Compression) -> Packer {
-        Packer { compression, coder: Coder::default(), sample: Vec::new() }
+        let coder = SPARE.try_with(Cell::take).unwrap_or_default();
+        Packer { compression, coder, sample: Vec::new() }
     }
 
     /// The data of a frame whose first page is at `first`, and how they are stored.
@@ -148,7 +162,7 @@ mod tests {
     use super::super::tests::noise;
     use super::*;
 
-    const SLOW: Relief = Relief { link: 1e6, processors: 2.0 };
+    const SLOW: Relief = Relief { link: 1e6, processors: 2.0, threads: 2.0 };
 
     #[test]
     fn noise_is_left_and_text_is_packed_again_after_noise() {

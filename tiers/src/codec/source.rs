@@ -72,8 +72,8 @@ fn source_codec(codec: Codec) -> Option<SourceCodec> {
 mod tests {
     use super::*;
 
-    const SLOW: Relief = Relief { link: 1e8, processors: 2.0 };
-    const FAST: Relief = Relief { link: 1e11, processors: 2.0 };
+    const SLOW: Relief = Relief { link: 1e8, processors: 2.0, threads: 2.0 };
+    const FAST: Relief = Relief { link: 1e11, processors: 2.0, threads: 2.0 };
 
     fn trial(codec: Codec, size: f64, cost: f64) -> Trial {
         Trial { codec, size, cost }

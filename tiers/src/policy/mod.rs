@@ -3,6 +3,7 @@
 //! * [`Hierarchy`]: segments over tiers, driven by [`Hierarchy::step`]; [`State`] is one instance's life cycle;
 //!   `window` finds what in a cache makes room at the least cost.
 //! * [`Profile`], [`schedule()`]: which segments go down raw, which are accumulated and compressed.
+//! * [`WorthPacking`]: whether one thread that packs and stores should pack.
 //! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
@@ -23,6 +24,7 @@ mod schedule;
 mod segment_id;
 mod state;
 mod window;
+mod worth;
 
 #[cfg(test)]
 mod tests;
@@ -36,3 +38,4 @@ pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
 pub use segment_id::SegmentId;
 pub use state::{Change, IllegalChange, State};
 pub use window::Ties;
+pub use worth::WorthPacking;

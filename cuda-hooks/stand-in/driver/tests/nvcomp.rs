@@ -88,7 +88,7 @@ impl Flush {
             nvcomp: nvcomp().unwrap(),
             stream: stream(NON_BLOCKING),
             segments: segments.collect(),
-            relief: Relief { link, processors: 1.0 },
+            relief: Relief { link, processors: 1.0, threads: 2.0 },
             packed: Vec::new(),
             below: BTreeMap::new(),
             raw_segments: 0,
