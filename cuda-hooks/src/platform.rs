@@ -78,6 +78,43 @@ pub unsafe fn clear(start: usize, len: usize) {
     unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
 }
 
+/// Memory of [`reserve`] that is going to be used as a whole gets huge pages, where the kernel has them.
+pub fn prefer_huge(start: usize, len: usize) {
+    // SAFETY: advice changes no content (man madvise(2), MADV_HUGEPAGE).
+    unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_HUGEPAGE as usize, 0, 0, 0]) };
+}
+
+/// Processors that the calling thread may use; 1 if the kernel does not say.
+pub fn processors() -> usize {
+    let mut set = [0_u64; 128];
+    // SAFETY: the kernel writes into the set, no more than its length (man sched_getaffinity(2)).
+    let got = unsafe {
+        call(libc::SYS_sched_getaffinity, [0, size_of_val(&set), set.as_mut_ptr().addr(), 0, 0, 0])
+    };
+    let known = usize::try_from(got).unwrap_or(0) / 8;
+    let all: u32 = set.iter().take(known).map(|word| word.count_ones()).sum();
+    (all as usize).max(1)
+}
+
+/// A thread of the kernel alone, which runs `body` on the stack below `top` and ends. Its id is in `id` until it has
+/// ended. False: the kernel gives none.
+///
+/// # Safety
+/// The stack is this thread's alone until `id` is 0 again; `body` uses no word of the thread's own (it has the calling
+/// thread's), and never unwinds.
+pub unsafe fn thread(top: usize, id: &'static AtomicU32, body: extern "C" fn()) -> bool {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    // SAFETY: the caller's promise; the kernel writes the id alone.
+    unsafe { crate::syscall::clone_thread(flags as usize, top, id.as_ptr().addr(), body) > 0 }
+}
+
 /// Makes memory of [`reserve`] longer, wherever it is then; null where the kernel has none, and it is as it was.
 ///
 /// # Safety

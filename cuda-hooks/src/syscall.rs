@@ -38,6 +38,37 @@ pub unsafe fn raw(number: i64, args: [usize; 6]) -> isize {
     result
 }
 
+/// clone(2) of a thread: it runs `body` on the stack below `top`, and ends. The result is the kernel's, in the calling
+/// thread.
+///
+/// # Safety
+/// `flags` make a thread of this process; the stack below `top`, a multiple of 16, is its own; the kernel may write the
+/// word at `id` until it has ended.
+pub unsafe fn clone_thread(flags: usize, top: usize, id: usize, body: extern "C" fn()) -> isize {
+    let result: isize;
+    // SAFETY: the convention of `raw`. The new thread begins behind the call with rax 0 and the given stack, which is
+    // aligned as for a call; it ends here. `body` is in a register that the kernel keeps.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "call r12",
+            "mov eax, {exit}",
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone as isize => result,
+            in("rdi") flags, in("rsi") top, in("rdx") id, in("r10") id, in("r8") 0_usize, in("r12") body,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    result
+}
+
 /// CLOCK_MONOTONIC, milliseconds.
 pub fn monotonic_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Blocks are multiples of it.
 const UNIT: u64 = 2 << 20;
-const ROOM: u64 = 64 * UNIT;
+const ROOM: u64 = 1024 * UNIT;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `cuda-hooks/src/platform.rs` asks of preload.
@@ -368,6 +368,69 @@ isolated! {
         bed.damage(UNIT + 5);
         bed.returns();
         assert!(bed.content(0) == content);
+    }
+}
+
+/// Words of a ledger of the stand-in (`stand-in/driver/src/ledger.rs`).
+fn ledger() -> [u64; 5] {
+    let bytes =
+        std::env::var_os("STAND_IN_LEDGER").and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+    let word =
+        |at: usize| bytes.get(at * 8..at * 8 + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
+    [0, 1, 2, 3, 4].map(word)
+}
+
+/// Runs something, and says what it has added to the ledger.
+fn copies(what: impl FnOnce()) -> [u64; 5] {
+    let before = ledger();
+    what();
+    let after = ledger();
+    [0, 1, 2, 3, 4].map(|word: usize| after[word] - before[word])
+}
+
+/// A file that is new for each test, and goes with it.
+fn place_of_ledger() -> String {
+    let name = format!("holdfast-ledger-{}-{:?}", std::process::id(), std::thread::current().id());
+    std::env::temp_dir().join(name).to_str().unwrap().to_owned()
+}
+
+/// A copy from or to memory that is not pinned is many times slower, and one that is waited for leaves the engine idle.
+fn moves_as_fast_as_the_device_copies(units: u64) {
+    let bed = Bed::new();
+    bed.block(0, 0, units);
+    let (content, bytes) = (bed.content(0), units * UNIT);
+    let longest = |bytes: u64| bytes * 12 / 10 / 20 + 1_000_000;
+    for dirty in [bytes, CHUNK] {
+        let [pinned, copied, pageable, _, took] = copies(|| bed.leaves());
+        assert_eq!((bed.figure(CudaFigure::DIRTY_BYTES), pageable), (dirty, 0), "from the device");
+        assert!(pinned > 0 && copied >= dirty && took < longest(copied), "{copied} bytes in {took} ns");
+        let [_, copied, pageable, _, took] = copies(|| bed.returns());
+        assert_eq!(pageable, 0, "to the device");
+        assert!(copied >= bytes && took < longest(copied), "{copied} bytes in {took} ns");
+        if dirty == bytes {
+            assert!(bed.content(0) == content);
+        }
+        ok!("cuMemsetD8" 3020, bed.base + 7 * CHUNK, 77u8, CHUNK as usize);
+        bed.worked();
+    }
+    std::fs::remove_file(std::env::var_os("STAND_IN_LEDGER").unwrap()).unwrap();
+}
+
+isolated! {
+    content_moves_through_pinned_memory_as_fast_as_the_device_copies
+        ["STAND_IN_LEDGER" = &place_of_ledger(), "STAND_IN_COPY_RATE" = "20000000000", "STAND_IN_DELAY" = "0"] {
+        moves_as_fast_as_the_device_copies(8);
+    }
+}
+
+isolated! {
+    /// 2 GiB, where HOLDFAST_TEST_FULL asks for it; hashed by the processor, as the interpreter would take minutes.
+    two_gib_move_as_fast_as_the_device_copies
+        ["STAND_IN_LEDGER" = &place_of_ledger(), "STAND_IN_COPY_RATE" = "20000000000", "STAND_IN_DELAY" = "0",
+         "STAND_IN_MEMORY" = "3G", "STAND_IN_FAIL" = "cuMemAlloc:2", "STAND_IN_FAIL_THREAD" = "holdfast-cuda"] {
+        if std::env::var_os("HOLDFAST_TEST_FULL").is_some() {
+            moves_as_fast_as_the_device_copies(1024);
+        }
     }
 }
 

@@ -251,7 +251,11 @@ def figures(folder, work, owner, mib):
         what = f"{which} image of {mib} MiB on the device, {owner}"
         row("stop", what, f"{stop['total_ns'] / 1e6:.1f} ms: {milliseconds(stop.get('cuda') or {})}")
         flush = image["flush"]
-        row("size", what, f"{flush['bytes_stored'] / 2**20:.1f} MiB stored")
+        mib_of = lambda key, unit=1: f"{flush.get(key, 0) * unit / 2**20:.1f}"
+        row("size", what, f"{mib_of('bytes_stored')} MiB stored; pages: {mib_of('pages_stored', 4096)} MiB stored, "
+            f"{mib_of('pages_twins', 4096)} twice, {mib_of('pages_zero', 4096)} zero; compressed "
+            f"{mib_of('bytes_compressed_from')} to {mib_of('bytes_compressed_to')} MiB; most copies "
+            f"{image['epoch']['copies_peak'] / 256:.1f} of {image['epoch']['copies_limit'] / 256:.1f} MiB")
         if owner in ("keeper", "default"):
             dirty = stop["cuda"]["dirty_bytes"]
             on_device = flush.get("bytes_compressed_on_device", 0) / 2**20

@@ -13,7 +13,7 @@ use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
 use crate::lent::{self, Lent};
-use crate::service::Failed;
+use crate::service::{self, Failed};
 use crate::{area, objects, platform};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
@@ -124,6 +124,10 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
         return None;
     };
     if tables::locked(|tables| tables.publish(&plan, lent, requested)) == Some(true) {
+        // What is pinned for a checkpoint is pinned now: once, some milliseconds of this call and none of a stop.
+        if super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY {
+            service::prepare(plan.context);
+        }
         // Those that came since the plan.
         let readers = tables::locked(|tables| tables.readers(plan.device)).unwrap_or(0);
         for reader in peers::devices(readers & !plan.readers) {
@@ -291,6 +295,7 @@ pub fn free_in_stream(address: u64, real: impl FnOnce() -> u32) -> u32 {
 
 /// All memory of a context ends with it.
 pub fn context_ended(context: u64) {
+    service::context_ended(context);
     while let Some(Some(leaving)) = tables::locked(|tables| tables.leave_of(context)) {
         finish(&leaving);
     }

@@ -133,6 +133,53 @@ pub unsafe fn from_device(to: *mut u8, from: u64, bytes: u64) -> Outcome {
     call!(c"cuMemcpyDtoH_v2" of bytes, to => *mut u8, from => u64, bytes => u64)
 }
 
+/// The same as [`to_device`] behind the work of the default stream: the call may return before it is done.
+///
+/// # Safety
+/// So many bytes can be read at `from`, and nothing changes them until it is done.
+pub unsafe fn to_device_later(to: u64, from: *const u8, bytes: u64) -> Outcome {
+    let stream = null_mut();
+    call!(c"cuMemcpyHtoDAsync_v2" of bytes, to => u64, from => *const u8, bytes => u64, stream => *mut c_void)
+}
+
+/// The same as [`from_device`].
+///
+/// # Safety
+/// So many bytes can be written at `to`, and nothing else refers to them until it is done.
+pub unsafe fn from_device_later(to: *mut u8, from: u64, bytes: u64) -> Outcome {
+    let stream = null_mut();
+    call!(c"cuMemcpyDtoHAsync_v2" of bytes, to => *mut u8, from => u64, bytes => u64, stream => *mut c_void)
+}
+
+/// Pins memory of the host, for all contexts.
+pub fn register(at: u64, bytes: u64) -> Outcome {
+    const PORTABLE: u32 = 1;
+    call!(c"cuMemHostRegister_v2" of bytes, at => u64, bytes => u64, PORTABLE => u32)
+}
+
+/// Makes an event that has no time.
+pub fn event() -> Outcome<u64> {
+    const DISABLE_TIMING: u32 = 2;
+    let mut event = 0_u64;
+    call!(c"cuEventCreate", &raw mut event => *mut u64, DISABLE_TIMING => u32).map(|()| event)
+}
+
+/// It happens when the default stream comes to this place.
+pub fn record(event: u64) -> Outcome {
+    let stream = null_mut();
+    call!(c"cuEventRecord", event => u64, stream => *mut c_void)
+}
+
+/// Waits until it has happened.
+pub fn await_event(event: u64) -> Outcome {
+    call!(c"cuEventSynchronize", event => u64)
+}
+
+/// Ends it.
+pub fn end_event(event: u64) -> Outcome {
+    call!(c"cuEventDestroy_v2", event => u64)
+}
+
 /// Loads a module from its text, with the zero at its end.
 pub fn load(text: &'static [u8]) -> Outcome<u64> {
     let mut module = 0_u64;

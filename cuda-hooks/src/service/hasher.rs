@@ -10,11 +10,12 @@
 //! processor hashes (`mover.rs`).
 //!
 //! # Safety
-//! The tables on the host are a reservation of this module's own, divided once.
+//! The tables on the host are a part of the ring (`ring.rs`) that one hasher has at a time, divided once.
 #![allow(unsafe_code)]
 
 use super::calls::{self, Failed, Outcome};
 use super::host::HostCopy;
+use super::ring;
 use crate::platform;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -41,9 +42,9 @@ pub struct Place {
     pub block: usize,
 }
 
-/// Tables on the host.
+/// Tables on the host, in pinned memory.
 struct Tables {
-    start: usize,
+    counts: &'static mut [u8; Counts::BYTES as usize],
     ranges: &'static mut [Range],
     places: &'static mut [Place],
     table: &'static mut [[u8; Range::BYTES as usize]],
@@ -63,20 +64,18 @@ impl Layout {
 }
 
 impl Tables {
-    const BYTES: usize = RANGES * 128 + CHUNKS * 32;
-
-    fn make() -> Option<Tables> {
-        let start = platform::reserve(Tables::BYTES);
-        if start.is_null() {
+    fn make(context: u64) -> Option<Tables> {
+        if !ring::prepare(context) {
             return None;
         }
+        let start = calls::host(ring::tables());
         let mut layout = Layout(0);
-        // SAFETY: parts of a reservation of plain numbers, zero at first, that do not overlap: together less than its
-        // length (32 + 16 + 32 bytes for each range, 16 + 8 for each chunk). They are given back by `end` alone.
+        // SAFETY: parts of the ring's room for tables, plain numbers, zero at first, that do not overlap: together
+        // less than its length (`ROOM`). One hasher has them, until `end`.
         unsafe {
             let at = |offset: usize| start.add(offset);
             Some(Tables {
-                start: start.expose_provenance(),
+                counts: &mut *at(layout.take(Counts::BYTES as usize)).cast(),
                 ranges: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
                 places: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 16)).cast(), RANGES),
                 table: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
@@ -89,11 +88,26 @@ impl Tables {
         }
     }
 
-    fn end(self) {
-        // SAFETY: the reservation of `make`; its parts went with `self`.
-        unsafe { platform::unmap(self.start, Tables::BYTES) };
+    /// Zero again: an image would have what is in them.
+    fn end(self, ranges: usize, chunks: usize) {
+        *self.counts = [0; Counts::BYTES as usize];
+        wipe(self.ranges, ranges);
+        wipe(self.places, ranges);
+        wipe(self.table, ranges);
+        wipe(self.digests, chunks);
+        self.lists.into_iter().for_each(|list| wipe(list, chunks));
     }
 }
+
+/// The first entries of a table, plain numbers, are zero again.
+fn wipe<T: Copy>(table: &mut [T], count: usize) {
+    // SAFETY: no more entries than there are; all of these types may be zero.
+    unsafe { core::ptr::write_bytes(table.as_mut_ptr(), 0, count.min(table.len())) };
+}
+
+/// What [`Tables`] take: 80 bytes for each range, 24 for each chunk, and what is lost between them.
+const ROOM: usize = RANGES * 80 + CHUNKS * 24 + Counts::BYTES as usize + 8 * 256;
+const _: () = assert!(ROOM <= ring::TABLES);
 
 /// Tables on the device.
 struct OnDevice {
@@ -205,6 +219,8 @@ pub struct Hasher {
     kernels: Kernels,
     ranges: usize,
     chunks: usize,
+    /// The most of both that a batch has had.
+    most: (usize, usize),
 }
 
 /// A row of chunks, one behind the other, that are not as their digests say.
@@ -228,15 +244,12 @@ impl Hasher {
         let keys = copy.keys();
         let device = OnDevice::make()?;
         let full = Failed::with(CudaData::FAULT_SYSTEM | libc::ENOMEM as u64);
-        match (Kernels::take(context), Tables::make()) {
+        match (Kernels::take(context), Tables::make(context)) {
             (Ok(kernels), Some(tables)) => {
-                Ok(Hasher { keys, copy, tables, device, kernels, ranges: 0, chunks: 0 })
+                Ok(Hasher { keys, copy, tables, device, kernels, ranges: 0, chunks: 0, most: (0, 0) })
             }
-            (kernels, tables) => {
+            (kernels, _) => {
                 let _ = calls::free(device.start);
-                if let Some(tables) = tables {
-                    tables.end();
-                }
                 match kernels {
                     Err(failed) => Err(failed),
                     Ok(kernels) => calls::unload(kernels.module).and(Err(full)),
@@ -250,7 +263,8 @@ impl Hasher {
     /// # Errors
     /// The driver's.
     pub fn end(self, keep: bool) -> Outcome {
-        self.tables.end();
+        let (ranges, chunks) = self.most;
+        self.tables.end(ranges, chunks);
         let ended = if keep { self.kernels.keep() } else { calls::unload(self.kernels.module) };
         calls::free(self.device.start).and(ended)
     }
@@ -275,7 +289,8 @@ impl Hasher {
     /// Hashes the batch, which is empty then. How many chunks are not as their digests say: with bytes, and all zero.
     pub fn hash(&mut self) -> Outcome<Counts> {
         let unsound = Failed::with(CudaData::FAULT_SYSTEM | libc::EINVAL as u64);
-        let Tables { ranges, places, table, digests, lists, .. } = &mut self.tables;
+        self.most = (self.most.0.max(self.ranges), self.most.1.max(self.chunks));
+        let Tables { ranges, places, table, digests, lists, counts: bytes } = &mut self.tables;
         let ranges = ranges.get_mut(..self.ranges).ok_or(unsound)?;
         let chunks = number(ranges).filter(|all| *all == self.chunks as u64).ok_or(unsound)?;
         for ((range, place), row) in ranges.iter().zip(places.iter()).zip(table.iter_mut()) {
@@ -303,10 +318,9 @@ impl Hasher {
         let (hash, list) = of().ok_or(unsound)?;
         calls::launch(self.kernels.hash, hash)?;
         calls::launch(self.kernels.list, list)?;
-        let mut bytes = [0; Counts::BYTES as usize];
-        // SAFETY: a local; copies wait for the kernels, which are on the same stream.
+        // SAFETY: of that length; copies wait for the kernels, which are on the same stream.
         unsafe { calls::from_device(bytes.as_mut_ptr(), at.counts, Counts::BYTES) }?;
-        let counts = Counts::from_bytes(bytes, chunks).ok_or(unsound)?;
+        let counts = Counts::from_bytes(**bytes, chunks).ok_or(unsound)?;
         for ((list, from), count) in lists.iter_mut().zip(at.lists).zip([counts.dirty, counts.zero]) {
             if count > 0 {
                 // SAFETY: as long as a batch has chunks.

@@ -23,6 +23,9 @@ const STEP: u64 = 1 << 30;
 /// Blocks are multiples of it, and what none has any more is looked for in such pieces.
 pub const GRANULE: u64 = 2 << 20;
 
+/// Parts that are worth huge pages: each may become a mapping of its own.
+const LONG: u64 = 4 << 20;
+
 /// See the head of the file.
 #[derive(Clone, Copy)]
 pub struct HostCopy(pub &'static CudaData);
@@ -119,6 +122,17 @@ impl HostCopy {
         if let Some(at) = self.at(offset, bytes) {
             // SAFETY: private anonymous memory of the copy, whole pages.
             unsafe { platform::clear(at.addr(), bytes as usize) };
+        }
+    }
+
+    /// This part is going to be written as a whole: where it is long it gets huge pages, which the kernel makes many
+    /// times faster than small ones. No more memory than the part has.
+    pub fn prefer_huge(self, offset: u64, bytes: u64) {
+        let Some(at) = self.at(offset, bytes).filter(|_| bytes >= LONG) else { return };
+        let start = (at.addr() as u64).next_multiple_of(GRANULE);
+        let end = (at.addr() as u64 + bytes) / GRANULE * GRANULE;
+        if start < end {
+            platform::prefer_huge(start as usize, (end - start) as usize);
         }
     }
 

@@ -14,9 +14,11 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod crew;
 mod hasher;
 mod host;
 mod mover;
+mod ring;
 
 use crate::{area, platform, thread};
 pub use calls::Failed;
@@ -28,6 +30,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use holdfast_abi::{CudaArea, CudaBlock, CudaData};
 use mover::Mover;
+pub use ring::{context_ended, prepare};
 
 /// Time between two looks at the agent while content is away.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -62,6 +65,7 @@ pub fn start(work: &'static Work) -> bool {
 pub fn forked(data: &'static CudaData) {
     host::HostCopy(data).forget();
     hasher::forget_kept();
+    ring::forget();
     STARTED.store(false, Relaxed);
 }
 

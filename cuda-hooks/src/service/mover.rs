@@ -6,14 +6,11 @@
 //! copy, and hashed again: what is not as its digest says is damaged, and no call of the program gets to see it.
 //! Invariants: a block whose content is not in the copy stays mapped. What fails on the way out is undone.
 //! Fails by: [`Failed`].
-//!
-//! # Safety
-//! Copies go between a block and the part of the copy that is its own.
-#![allow(unsafe_code)]
 
 use super::calls::{self, Failed, Outcome};
 use super::hasher::{self, Hasher, Place, Run};
 use super::host::HostCopy;
+use super::ring::{Ring, Way};
 use crate::platform;
 use crate::{area, objects};
 use core::cell::Cell;
@@ -21,11 +18,14 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use holdfast_abi::{CudaBlock, CudaData, CudaFigure, CudaKind};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, digest};
+use holdfast_cuda_kernels::list::Counts;
 
 /// CUDA_ERROR_INVALID_CONTEXT: the context has ended.
 const INVALID_CONTEXT: u64 = 201;
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
 const CONTEXT_IS_DESTROYED: u64 = 709;
+/// What is copied before the processor hashes it.
+const PART: u64 = 16 << 20;
 /// Contexts that are looked up at a time.
 const CONTEXTS: usize = 64;
 
@@ -219,7 +219,8 @@ impl Mover {
                     }
                     Ok(())
                 };
-                let result = self.hash(device, &mut hasher, &called_off, each);
+                let batch = |hasher: &Hasher, counts| hasher.runs(counts, each);
+                let result = self.hash(device, &mut hasher, &called_off, batch);
                 result.and(hasher.end(false))
             })
         })?;
@@ -284,27 +285,27 @@ impl Mover {
         count(self.data, CudaFigure::HASHED_BYTES, bytes);
         let hashed = timed(self.data, CudaFigure::HASH_NS, || Hasher::make(self.copy(), context));
         // A device that has no room for tables, or is none for the kernels.
-        let Ok(mut hasher) = hashed else { return self.save_by_processor(device, called_off) };
-        let result =
-            self.hash(device, &mut hasher, called_off, |run, fresh| self.save_run(run, fresh, called_off));
+        let Ok(mut hasher) = hashed else { return self.save_by_processor(device, context, called_off) };
+        let batch = |hasher: &Hasher, counts| self.save_batch(hasher, counts, context, called_off);
+        let result = self.hash(device, &mut hasher, called_off, batch);
         let ended = hasher.end(true);
         result.and(ended)
     }
 
-    /// Hashes the blocks of a device, and gives what is not as its digests say.
+    /// Hashes the blocks of a device by batches: which have how much that is not as its digests say.
     fn hash(
         self,
         device: u32,
         hasher: &mut Hasher,
         called_off: &impl Fn() -> bool,
-        mut each: impl FnMut(Run, &[Digest]) -> Outcome,
+        mut batch: impl FnMut(&Hasher, Counts) -> Outcome,
     ) -> Outcome {
         let mut flush = |hasher: &mut Hasher| {
             if called_off() {
                 return Err(Failed::with(CudaData::FAULT_COMMAND));
             }
             let counts = timed(self.data, CudaFigure::HASH_NS, || hasher.hash())?;
-            hasher.runs(counts, &mut each)?;
+            batch(hasher, counts)?;
             hasher.clear();
             Ok(())
         };
@@ -323,60 +324,85 @@ impl Mover {
         if hasher.is_empty() { Ok(()) } else { flush(hasher) }
     }
 
-    fn save_run(self, run: Run, fresh: &[Digest], called_off: &impl Fn() -> bool) -> Outcome {
+    /// Copies what has changed of a batch; only when all of it is in the copy its digests are.
+    fn save_batch(
+        self,
+        hasher: &Hasher,
+        counts: Counts,
+        context: u64,
+        called_off: &impl Fn() -> bool,
+    ) -> Outcome {
+        let copy = self.copy();
+        timed(self.data, CudaFigure::COPY_NS, || {
+            let mut ring = Ring::begin(Way::Out, context, counts.dirty * CHUNK)?;
+            let copied = hasher.runs(counts, |run, _| self.save_run(run, &mut ring, called_off));
+            ring.end(copied)
+        })?;
+        // The gate may be open by now, and what was copied another than what was hashed: it has no digest.
+        if called_off() {
+            return Err(Failed::with(CudaData::FAULT_COMMAND));
+        }
+        hasher.runs(counts, |run, fresh| {
+            let digest = |nth| fresh.get(nth as usize).copied().unwrap_or(Digest::NONE);
+            copy.set_all(run.offset, run.bytes, digest);
+            Ok(())
+        })
+    }
+
+    fn save_run(self, run: Run, ring: &mut Ring, called_off: &impl Fn() -> bool) -> Outcome {
         let copy = self.copy();
         copy.set_all(run.offset, run.bytes, |_| Digest::NONE);
         if run.zero {
             copy.clear(run.offset, run.bytes);
             count(self.data, CudaFigure::ZERO_BYTES, run.bytes);
-        } else {
-            let to = copy.at(run.offset, run.bytes).ok_or(damaged(run.block))?;
-            // SAFETY: this part of the copy is the block's.
-            timed(self.data, CudaFigure::COPY_NS, || unsafe {
-                calls::from_device(to, run.address, run.bytes)
-            })
-            .map_err(|failed| failed.at(run.block))?;
-            count(self.data, CudaFigure::DIRTY_BYTES, run.bytes);
-            // The gate may be open by now, and what was copied another than what was hashed: it has no digest.
-            if called_off() {
-                return Err(Failed::with(CudaData::FAULT_COMMAND));
-            }
+            return Ok(());
         }
-        copy.set_all(run.offset, run.bytes, |nth| fresh.get(nth as usize).copied().unwrap_or(Digest::NONE));
-        Ok(())
+        count(self.data, CudaFigure::DIRTY_BYTES, run.bytes);
+        copy.prefer_huge(run.offset, run.bytes);
+        let to = copy.at(run.offset, run.bytes).ok_or(damaged(run.block))?;
+        ring.add(run.address, to, run.bytes, called_off).map_err(|failed| failed.at(run.block))
     }
 
     /// Copies all, and has the processor hash it.
-    fn save_by_processor(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
-        let (copy, keys) = (self.copy(), self.copy().keys());
+    fn save_by_processor(self, device: u32, context: u64, called_off: &impl Fn() -> bool) -> Outcome {
         for (index, block) in self.of(device) {
             let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
-            if called_off() {
-                return Err(Failed::with(CudaData::FAULT_COMMAND));
-            }
-            for chunk in 0..bytes / CHUNK {
-                let (at, slot) = (offset + chunk * CHUNK, offset / CHUNK + chunk);
-                let old = copy.digest(slot);
-                copy.set(slot, Digest::NONE);
-                let to = copy.at(at, CHUNK).ok_or(damaged(index))?;
-                // SAFETY: as in `save_run`.
-                timed(self.data, CudaFigure::COPY_NS, || unsafe {
-                    calls::from_device(to, address + chunk * CHUNK, CHUNK)
+            let at = |within: u64| self.copy().at(offset + within, PART.min(bytes - within));
+            for within in (0..bytes).step_by(PART as usize) {
+                let to = at(within).ok_or(damaged(index))?;
+                let slot = (offset + within) / CHUNK;
+                let mut old = [Digest::NONE; (PART / CHUNK) as usize];
+                (slot..).zip(&mut old).for_each(|(slot, old)| *old = self.copy().digest(slot));
+                let part = PART.min(bytes - within);
+                self.copy().set_all(offset + within, part, |_| Digest::NONE);
+                timed(self.data, CudaFigure::COPY_NS, || {
+                    let mut ring = Ring::begin(Way::Out, context, part)?;
+                    let copied = ring.add(address + within, to, part, called_off);
+                    ring.end(copied)
                 })
                 .map_err(|failed| failed.at(index))?;
-                let (fresh, zero) =
-                    timed(self.data, CudaFigure::HASH_NS, || copy.look(&keys, slot)).ok_or(damaged(index))?;
-                if zero {
-                    copy.clear(at, CHUNK);
-                }
-                if fresh != old {
-                    let figure = if zero { CudaFigure::ZERO_BYTES } else { CudaFigure::DIRTY_BYTES };
-                    count(self.data, figure, CHUNK);
-                }
-                copy.set(slot, fresh);
+                let old = old.get(..(part / CHUNK) as usize).unwrap_or_default();
+                timed(self.data, CudaFigure::HASH_NS, || self.look_at(slot, old)).ok_or(damaged(index))?;
             }
         }
         Ok(())
+    }
+
+    /// Has the processor hash chunks of the copy, which had these digests.
+    fn look_at(self, first: u64, old: &[Digest]) -> Option<()> {
+        let (copy, keys) = (self.copy(), self.copy().keys());
+        for (slot, old) in (first..).zip(old) {
+            let (fresh, zero) = copy.look(&keys, slot)?;
+            if zero {
+                copy.clear(slot * CHUNK, CHUNK);
+            }
+            if fresh != *old {
+                let figure = if zero { CudaFigure::ZERO_BYTES } else { CudaFigure::DIRTY_BYTES };
+                count(self.data, figure, CHUNK);
+            }
+            copy.set(slot, fresh);
+        }
+        Some(())
     }
 
     /// Makes all blocks again, with their content.
@@ -407,7 +433,10 @@ impl Mover {
         self.each_device(|device| {
             self.on(device, |context| {
                 timed(self.data, CudaFigure::FILL_NS, || {
-                    self.fill(device).and_then(|()| calls::synchronize())
+                    let bytes = self.of(device).map(|(_, block)| block.bytes.load(Relaxed)).sum();
+                    let mut ring = Ring::begin(Way::In, context, bytes)?;
+                    let filled = self.fill(device, &mut ring);
+                    ring.end(filled).and_then(|()| calls::synchronize())
                 })?;
                 timed(self.data, CudaFigure::CHECK_NS, || self.check(device, context))
             })
@@ -415,7 +444,7 @@ impl Mover {
     }
 
     /// Fills the blocks of a device from the copy.
-    fn fill(self, device: u32) -> Outcome {
+    fn fill(self, device: u32, ring: &mut Ring) -> Outcome {
         let copy = self.copy();
         let zero = zero_chunk(copy);
         for (index, block) in self.of(device) {
@@ -430,8 +459,7 @@ impl Mover {
                 let done = if kind {
                     calls::clear(address + at, len)
                 } else {
-                    // SAFETY: a part of the copy, which can be read.
-                    unsafe { calls::to_device(address + at, from, len) }
+                    ring.add(address + at, from, len, &|| false)
                 };
                 done.map_err(|failed| failed.at(index))?;
                 first = end;
@@ -445,7 +473,8 @@ impl Mover {
         let Ok(mut hasher) = Hasher::make(self.copy(), context) else {
             return self.check_by_processor(device);
         };
-        let result = self.hash(device, &mut hasher, &|| false, |run, _| Err(damaged(run.block)));
+        let batch = |hasher: &Hasher, counts| hasher.runs(counts, |run, _| Err(damaged(run.block)));
+        let result = self.hash(device, &mut hasher, &|| false, batch);
         let ended = hasher.end(false);
         result.and(ended)
     }

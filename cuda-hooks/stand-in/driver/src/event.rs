@@ -6,6 +6,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::code::{Answer, Code};
+use crate::ledger;
 use crate::stream::Point;
 
 /// CU_EVENT_DISABLE_TIMING
@@ -24,6 +25,8 @@ pub struct Event {
 struct State {
     point: Option<Point>,
     recorded: u64,
+    /// In the time of the ledger.
+    due: u64,
     happened: Option<Instant>,
 }
 
@@ -37,6 +40,7 @@ impl Event {
     pub fn prepare(&self) -> u64 {
         let mut state = self.state.lock();
         state.recorded += 1;
+        state.due = ledger::due();
         state.recorded
     }
 
@@ -54,6 +58,11 @@ impl Event {
         if state.recorded == number {
             state.happened = Some(Instant::now());
         }
+    }
+
+    /// When it happens, in the time of the ledger.
+    pub fn due(&self) -> u64 {
+        self.state.lock().due
     }
 
     /// What to wait for; nothing before it was recorded ("this call has no effect").

@@ -29,6 +29,7 @@ mod handles;
 mod image;
 mod launch;
 mod layout;
+mod ledger;
 mod memory;
 mod module;
 mod pointer;

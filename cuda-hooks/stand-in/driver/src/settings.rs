@@ -9,6 +9,8 @@
 //! | `STAND_IN_DELAY` | longest delay before a piece of work on a stream, in microseconds: 100 |
 //! | `STAND_IN_UUID` | 32 hexadecimal digits of the device: another machine has another one |
 //! | `STAND_IN_RANGES` | `keep` (as newer drivers) or `drop` reserved addresses while CHECKPOINTED |
+//! | `STAND_IN_LEDGER` | a file to which copies between host and device are added (`ledger.rs`) |
+//! | `STAND_IN_COPY_RATE` | bytes per second of them there: 20G |
 //! | `STAND_IN_MPS` | `1`: the process is a client of the Multi-Process Service |
 //! | `STAND_IN_FAULT` | what goes wrong: `NAME`, `NAME@3` the third time, `@3+` from then on, `@3-5`; commas between |
 //! | `STAND_IN_FAIL` | a function that fails with a code and does nothing else: `cuMemCreate:2`, and when, as above |
@@ -93,6 +95,10 @@ pub struct Settings {
     pub mps: bool,
     /// Reserved addresses are kept while CHECKPOINTED.
     pub keep_ranges: bool,
+    /// Where copies are added to.
+    pub ledger: Option<String>,
+    /// Bytes per second of the copy engine, as the ledger has it.
+    pub copy_rate: u64,
     failing: Vec<Failing>,
     failing_thread: Option<String>,
     rules: Vec<Rule>,
@@ -121,6 +127,8 @@ impl Default for Settings {
             uuid: *b"Holdfast stand-0",
             mps: false,
             keep_ranges: true,
+            ledger: None,
+            copy_rate: 20_000_000_000,
             failing: Vec::new(),
             failing_thread: None,
             rules: Vec::new(),
@@ -155,6 +163,10 @@ impl Settings {
                 "drop" => false,
                 _ => return Err(wrong("STAND_IN_RANGES", &text)),
             };
+        }
+        it.ledger = value("STAND_IN_LEDGER");
+        if let Some(text) = value("STAND_IN_COPY_RATE") {
+            it.copy_rate = bytes(&text).ok_or_else(|| wrong("STAND_IN_COPY_RATE", &text))?;
         }
         if let Some(text) = value("STAND_IN_MPS") {
             it.mps = match text.as_str() {

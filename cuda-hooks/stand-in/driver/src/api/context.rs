@@ -7,6 +7,7 @@ use super::device::check;
 use crate::code::{Answer, Code};
 use crate::context::{self, CONTEXTS, Context};
 use crate::handles::Handles;
+use crate::ledger;
 use crate::pointer::{In, Out};
 
 pub fn primary_retain(context: Out<usize>, device: i32) -> Answer {
@@ -143,7 +144,9 @@ pub fn synchronize() -> Answer {
 pub fn synchronize_v2(handle: usize) -> Answer {
     let context = given(handle)?;
     super::graph::must_not_capture(&context)?;
-    context.synchronize()
+    let done = context.synchronize();
+    ledger::waited(ledger::due());
+    done
 }
 
 pub fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Answer {

@@ -15,6 +15,7 @@ use crate::array::ARRAYS;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::layout::{Copy2D, Copy3D};
+use crate::ledger;
 use crate::memory::copy::{Copy, Fill, Side};
 use crate::memory::space::{self, Access, Backing};
 use crate::pointer::In;
@@ -69,6 +70,10 @@ fn make(copy: Copy, wanted: (Wanted, Wanted), how: How, stream: usize) -> Answer
     let target = submit::target(stream)?;
     if target.is_captured() && how == How::Asynchronous {
         return target.put(Command::Copy(copy)).map(drop);
+    }
+    if (from == Place::Device) != (to == Place::Device) {
+        let pinned = from == Place::Pinned || to == Place::Pinned;
+        ledger::copied(copy.bytes(), pinned, how == How::Synchronous);
     }
     match (from, to) {
         (Place::Pageable, Place::Device) => {

@@ -5,6 +5,7 @@ use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::context::{self, CONTEXTS, EVENTS};
 use crate::event::Event;
+use crate::ledger;
 use crate::pointer::Out;
 use crate::submit;
 
@@ -66,6 +67,7 @@ pub fn synchronize(event: usize) -> Answer {
     capture::forbid_event(&event)?;
     if let Some(point) = event.point() {
         point.wait();
+        ledger::waited(event.due());
     }
     fault(&event)
 }

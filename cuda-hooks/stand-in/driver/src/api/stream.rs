@@ -9,6 +9,7 @@ use crate::command::{Command, Comparison};
 use crate::context::{self, CONTEXTS, EVENTS, STREAMS};
 use crate::handles::Handles;
 use crate::layout::MemoryOperation;
+use crate::ledger;
 use crate::memory::space::{self, Access};
 use crate::pointer::{In, Out};
 use crate::stream::Kind;
@@ -46,7 +47,9 @@ pub fn query(handle: usize) -> Answer {
 }
 
 pub fn synchronize(handle: usize) -> Answer {
-    submit::target(handle)?.wait()
+    let done = submit::target(handle)?.wait();
+    ledger::waited(ledger::due());
+    done
 }
 
 /// Waiting for an event that was never recorded does nothing.

@@ -54,6 +54,11 @@ impl Copy {
         Copy { to: side(to), from: side(from), width: length, height: 1, depth: 1 }
     }
 
+    /// How many.
+    pub fn bytes(&self) -> u64 {
+        self.width.saturating_mul(self.height).saturating_mul(self.depth)
+    }
+
     /// Nothing is to be copied.
     pub fn is_empty(&self) -> bool {
         self.width == 0 || self.height == 0 || self.depth == 0
