@@ -93,6 +93,8 @@ BESIDE = [
      "by a process with the ids of who had set it; processes of the job only"),
     ("a file is locked", "agent/process_state.rs", "SYS_fcntl SYS_flock",
      "by the process, on its own descriptors"),
+    ("a descriptor is inherited by programs again (rollback)", "agent/in_place/state.rs", "SYS_fcntl",
+     "by the process, on its own descriptors"),
     ("a watch of inotify is added", "inotify.rs", "at::open_without_links inotify::add",
      "on the very file that was watched, else acting as the process"),
     ("a watch of inotify is added", "new_process/files.rs", "inotify::add", "calls that"),

@@ -194,6 +194,8 @@ pub fn accepted(job: &Job, reply: Reply) -> Result<Reply, Failure> {
             Err(Failure::new(Exit::NotFound, format!("job {name} has just ended")))
         }
         Reply::Refused { reasons } => Err(Failure::new(Exit::Refused, reasons.join("\n"))),
+        Reply::NoImage { message } => Err(Failure::new(Exit::NotFound, message)),
+        Reply::BadImage { message } => Err(Failure::new(Exit::BadImage, message)),
         Reply::Full { message } => Err(Failure::new(Exit::CannotCreate, message)),
         Reply::Error { message } => Err(Failure::new(Exit::Internal, message)),
         other => Ok(other),

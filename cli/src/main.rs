@@ -117,6 +117,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Restart(args) if args.all_lost => commands::restart_lost::run(root),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
+        Command::Rollback(args) => commands::rollback::run(args, root),
         Command::Set(args) => commands::set::run(args, root),
         Command::Kill(args) => commands::kill::run(args, root),
         Command::Rm(args) => commands::prune::run(&args.prune(), root),

@@ -38,6 +38,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Wishes::is_none")]
         wishes: Wishes,
     },
+    /// Put the program back into what an image has of it, in place.
+    Rollback {
+        /// Which; `None`: the newest.
+        image: Option<Epoch>,
+    },
     /// Go on with other settings.
     Set {
         /// What changes.
@@ -143,6 +148,8 @@ pub enum Reply {
         /// Whether the image is committed already.
         committed: bool,
     },
+    /// The program goes on from an image, in its own processes.
+    RolledBack(RolledBack),
     /// State of the job.
     Status(JobStatus),
     /// What a look at the program found.
@@ -164,6 +171,16 @@ pub enum Reply {
         /// It has not begun, or is about to be another one: there will be one in a moment. Else it has ended.
         awaited: bool,
     },
+    /// There is no such image.
+    NoImage {
+        /// Which, and what there is.
+        message: String,
+    },
+    /// The image is damaged.
+    BadImage {
+        /// Where, and what to do.
+        message: String,
+    },
     /// There is no space for the image.
     Full {
         /// Where, and what to do.
@@ -174,6 +191,29 @@ pub enum Reply {
         /// What, on what, and what to do.
         message: String,
     },
+}
+
+/// What a rollback has done.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// The image that the program goes on from.
+    pub epoch: Epoch,
+    /// How long the program was stopped, nanoseconds.
+    pub stop_ns: u64,
+    /// Bytes of memory that the image has.
+    pub image_bytes: u64,
+    /// Bytes of it that were compared with the image, because they may have changed.
+    pub compared_bytes: u64,
+    /// Bytes that were put back.
+    pub written_bytes: u64,
+    /// Bytes of device memory that were put back.
+    #[serde(default)]
+    pub device_bytes: u64,
+    /// Those of them that came from the cache on the device.
+    #[serde(default)]
+    pub cached_bytes: u64,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
 }
 
 /// State of a running job.

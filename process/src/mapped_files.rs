@@ -42,6 +42,11 @@ impl MappedFiles {
         Ok(())
     }
 
+    /// Whether a restart has mapped nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether this is a mapping that a restart has made, or what has become of one.
     pub fn has(&self, mapping: &Mapping) -> bool {
         let parts = self.of_file((mapping.device, mapping.inode));

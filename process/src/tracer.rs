@@ -14,6 +14,8 @@ use crate::job::membership::Descendants;
 use crate::job::target::{Roster, Target};
 use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
+use crate::rebuild::RebuildError;
+use crate::rebuild::in_place::{self, InPlace, InPlaceError};
 use crate::stop::interrupt;
 use crate::stop::process_errors;
 use crate::stop::resume::{self, StoppedProgram};
@@ -42,6 +44,8 @@ pub enum Command {
     Park(Vec<Target>, Sender<Result<(), CutError>>),
     /// Let it run on.
     Unpark,
+    /// Put the held programs back into what an image has of them.
+    PutBack(Box<InPlace>, Sender<Result<Vec<String>, InPlaceError>>),
     /// No other cut will be asked for.
     Quit,
     /// The memory of the last cut is not needed any more; with `kill` the held program is ended.
@@ -144,6 +148,20 @@ impl Tracer {
     }
 }
 
+impl Tracer {
+    /// Puts programs back that the last cut holds ([`CutOptions::hold`]), and lets them run on; what the user should
+    /// know.
+    ///
+    /// # Errors
+    /// See [`InPlaceError`]; they are held still, and resumed or ended with the memory of the cut.
+    pub fn put_back(&self, request: InPlace) -> Result<Vec<String>, InPlaceError> {
+        let gone = || InPlaceError::Broken(RebuildError::Refused("the tracer thread ended".into()));
+        let (reply, answer) = bounded(1);
+        self.commands.send(Command::PutBack(Box::new(request), reply)).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())?
+    }
+}
+
 impl Drop for Tracer {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::Quit);
@@ -188,6 +206,9 @@ impl Worker {
                 let _ = reply.send(self.park(&targets));
             }
             Command::Unpark => self.unpark(),
+            Command::PutBack(request, reply) => {
+                let _ = reply.send(self.put_back(&request));
+            }
             Command::Release(run) => self.release(run),
             Command::Quit => {} // the loop has taken it
             Command::End { kill } => {
@@ -229,6 +250,19 @@ impl Worker {
         self.retained = made.retained;
         self.parked = made.parked;
         Ok(made.cut)
+    }
+
+    fn put_back(&mut self, request: &InPlace) -> Result<Vec<String>, InPlaceError> {
+        let mut held: Vec<(u32, &mut StoppedProgram)> = Vec::with_capacity(self.retained.len());
+        for (space, retained) in &mut self.retained {
+            if let Retained::Held(program) = retained {
+                held.push((*space, program));
+            }
+        }
+        let notes = in_place::put_back(&mut held, request, &mut self.state)?;
+        // They run.
+        self.retained.clear();
+        Ok(notes)
     }
 
     /// Lifts a guard. What cannot be lifted now is tried again before the next cut.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
 /// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then that of a page
-/// server, and those of programs that use CUDA.
+/// server, those of programs that use CUDA, and those of a rollback, of which `rollback-changed` can fail as well.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",
@@ -59,6 +59,9 @@ pub const POINTS: &[&str] = &[
     "cuda-locked",
     "cuda-checkpointed",
     "cuda-restored",
+    "rollback-ready",
+    "rollback-changed",
+    "rollback-done",
 ];
 
 /// All points of a checkpoint at which a step can fail, in the order in which they are passed (`holdfast __faults

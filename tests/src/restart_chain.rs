@@ -229,7 +229,10 @@ fn said(bed: &Bed) -> String {
 }
 
 /// One committed image. `false`: the program had ended already.
-fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
+///
+/// # Errors
+/// There is none though the program runs.
+pub fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
     let end = Instant::now() + PATIENCE;
     loop {
         let ended = bed.say(&["checkpoint", JOB, "--wait"])?;

@@ -24,6 +24,7 @@ mod buffer;
 mod catalog;
 mod clone_image;
 pub mod codec;
+mod common;
 mod compact;
 mod dedup;
 mod error;

@@ -129,6 +129,20 @@ pub fn make(
     }
 }
 
+/// Holds all processes and records them, without an image, and without reading files.
+///
+/// # Errors
+/// As [`make`].
+pub fn hold(
+    context: &JobContext,
+    settings: &Settings,
+    tracer: &Tracer,
+    request: &CheckpointRequest,
+    carry_over: &CarryOver,
+) -> Result<Cut, CheckpointError> {
+    stop(context, settings, tracer, request, (carry_over, &BTreeMap::new())).map(|(cut, _)| cut)
+}
+
 /// Stops the program and cuts. With it: what is to be flushed first.
 fn stop(
     context: &JobContext,
@@ -299,7 +313,7 @@ fn options(
         planner,
         most_copied: headroom.most_copied(members.targets().len()),
         guard: guard(settings, engine, &carry_over.history),
-        hold: request.options.stop,
+        hold: request.options.stop || request.options.back,
         park_above: small_bound(settings.cow.0).or(outrun).into_iter().chain(headroom.most_copied(1)).min(),
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
@@ -315,7 +329,7 @@ fn options(
         inherited: request.inherited_fds.iter().map(InheritedFd::identity).collect(),
         front: context.front(),
         lose_connections: settings.tcp == TcpChoice::Close,
-        contents: context.contents.clone(),
+        contents: context.contents.clone().filter(|_| !request.options.back),
         cuda: BTreeMap::new(),
     })
 }

@@ -59,6 +59,8 @@ pub enum Event {
         /// Its answer.
         reply: Reply,
     },
+    /// The answer to who has asked for a rollback.
+    RolledBack(Reply),
     /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
     Checked(Reply),
 }

@@ -28,6 +28,8 @@ mod remove;
 mod request;
 mod restart_progress;
 mod retention;
+mod rollback;
+mod rollbacks;
 mod rush;
 mod slot_waiters;
 mod space;

@@ -17,12 +17,14 @@ pub struct CheckpointOptions {
     pub changes: Changes,
     /// A process of the job has asked itself, and waits for the cut.
     pub until_cut: bool,
+    /// There is to be no image: the programs are held, and go on from an earlier one.
+    pub back: bool,
 }
 
 impl CheckpointOptions {
     /// Whether a checkpoint that is made so does what the other asks for.
     pub fn serves(&self, other: &CheckpointOptions) -> bool {
-        (self.stop, self.changes) == (other.stop, other.changes)
+        (self.stop, self.changes, self.back) == (other.stop, other.changes, other.back)
     }
 }
 

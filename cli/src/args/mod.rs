@@ -17,7 +17,7 @@ pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, Serv
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use restart::RestartArgs;
 pub use run::{Resume, RunArgs, SetArgs};
-pub use running::{CheckpointArgs, KillArgs, StopArgs};
+pub use running::{CheckpointArgs, KillArgs, RollbackArgs, StopArgs};
 
 /// Place of the options of all commands in a help: after the command's own.
 const LAST: usize = 500;
@@ -116,6 +116,16 @@ Examples:
   holdfast restart --all-lost       (after a reboot)
   holdfast restart --every 30m --keep 2 --on TERM=checkpoint-stop sim    (from now on)")]
     Restart(RestartArgs),
+    /// Put a running program back into what an image has of it, in its own processes
+    #[command(after_help = "\
+Examples:
+  holdfast rollback sim             (to the newest image of this run)
+  holdfast rollback sim@3           (to image 3)
+
+Memory, registers, signals, timers, and offsets and flags of descriptors go back; files as at a restart. Refused
+by name, with the program untouched, where processes, threads or descriptors are others than in the image:
+`holdfast restart` goes back to it in new processes.")]
+    Rollback(RollbackArgs),
     /// Change the settings of a job, also while it runs; without options: print them
     #[command(after_help = "\
 Examples:
@@ -325,6 +335,7 @@ impl Command {
             | Command::Doctor { json, .. } => *json,
             Command::Checkpoint(args) => args.json,
             Command::Stop(args) => args.json,
+            Command::Rollback(args) => args.json,
             Command::Verify(args) => args.json,
             Command::Sync(args) => args.copy.json,
             Command::Fetch(args) => args.copy.json,

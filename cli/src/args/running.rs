@@ -1,6 +1,7 @@
-//! Commands at a running job: `checkpoint`, `stop`, `kill`.
+//! Commands at a running job: `checkpoint`, `stop`, `rollback`, `kill`.
 
 use crate::completion::jobs;
+use crate::names::{ImageName, parse_image};
 use crate::settings::{Changes, parse_any_signal};
 use clap::Args;
 
@@ -47,6 +48,17 @@ impl StopArgs {
         let (job, changes) = (self.job.clone(), self.changes);
         CheckpointArgs { job, wait: true, no_wait: false, stop: true, changes, json: self.json }
     }
+}
+
+/// `holdfast rollback`.
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    /// JOB (the newest image of its run) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
+    pub image: ImageName,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `holdfast kill`.

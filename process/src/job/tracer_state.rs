@@ -65,6 +65,12 @@ impl TracerState {
         kept
     }
 
+    /// A process has gone back to another time: forgets what was found in its memory, and told by its threads.
+    pub fn forget(&mut self, target: &Target) {
+        let kept = self.of(target);
+        (kept.slots, kept.continuing, kept.facts) = (None, Continuing::new(), FactCache::default());
+    }
+
     /// Forgets all other processes.
     pub fn only(&mut self, targets: &[Target]) {
         self.processes.retain(|pid, _| targets.iter().any(|target| target.pid == *pid));

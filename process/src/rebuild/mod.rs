@@ -38,6 +38,7 @@ pub(crate) mod testing;
 mod timings;
 mod vdso;
 
+pub use agent::in_place::{self, InPlaceError};
 pub use agent::options::{RebuildOptions, Rebuilt, RebuiltMember};
 pub use agent::pages::MIN_MAPPED_LEN;
 pub use agent::rebuild_job::rebuild_job;

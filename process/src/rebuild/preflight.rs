@@ -181,7 +181,7 @@ pub fn is_same_build(file: &FileIdentity, path: &Path) -> bool {
 
 /// Whether a mapped file is another one now. An equal build-id says that it is the same program, whenever it was
 /// installed.
-fn changed(file: &FileIdentity) -> Option<String> {
+pub fn changed(file: &FileIdentity) -> Option<String> {
     let path = file.path.as_path();
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,

@@ -19,14 +19,8 @@ use std::path::{Path, PathBuf};
 /// restarts keep.
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
     let saved_dir = &fs::canonicalize(saved_dir).unwrap_or_else(|_| saved_dir.to_owned());
+    leave_what_is_there(&mut record.files);
     let FileTable { descriptions, contents, .. } = &mut record.files;
-    // What is there is used as it is, but what was written into, if it is not that any more.
-    contents.retain(|content| {
-        let is_written =
-            || descriptions.iter().any(|one| may_write(one.flags) && one.object.is_saved_as(content));
-        let path = content.path.as_path();
-        !content.only_if_gone || is_gone(path) || is_written() && !has_grown(content)
-    });
     for description in descriptions {
         // What was in it will be put where it was.
         let saved_as = |content: &FileContent| description.object.is_saved_as(content);
@@ -39,6 +33,18 @@ pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
             *now = found.map(|path| Name::from(path.as_path()));
         }
     }
+}
+
+/// Forgets what is in the image of files that are there: they are used as they are, but what was written into, if it is
+/// not that any more.
+pub fn leave_what_is_there(files: &mut FileTable) {
+    let FileTable { descriptions, contents, .. } = files;
+    contents.retain(|content| {
+        let is_written =
+            || descriptions.iter().any(|one| may_write(one.flags) && one.object.is_saved_as(content));
+        let path = content.path.as_path();
+        !content.only_if_gone || is_gone(path) || is_written() && !has_grown(content)
+    });
 }
 
 /// Forgets what is in the image of files that no process has any more: streams that go elsewhere now. Both halves call

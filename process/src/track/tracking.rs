@@ -218,6 +218,11 @@ impl Tracking {
         self.state().lost = true;
     }
 
+    /// Memory was changed by the agent itself: the next scan asks for everything again.
+    pub fn forget_known(&self) {
+        self.state().known = Known::default();
+    }
+
     /// There is no image: what it would have held is still to be stored.
     pub fn failed(&self) {
         let mut state = self.state();

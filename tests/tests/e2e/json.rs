@@ -92,6 +92,7 @@ fn all_kinds(bed: &Bed) -> Result<()> {
     let say = |arguments: &[&str]| bed.say(arguments).map(|ended| ended.stdout);
     agrees(&say(&["checkpoint", "j", "--json"])?, "checkpoint")?;
     agrees(&say(&["checkpoint", "j", "--no-wait", "--json"])?, "checkpoint")?;
+    agrees(&say(&["rollback", "j", "--json"])?, "rollback")?;
     agrees(&say(&["check", "j", "--json"])?, "check")?;
     agrees(&say(&["doctor", "--json"])?, "host")?;
     let doctor = agrees(&say(&["doctor", "--job", "j", "--json"])?, "host")?;

@@ -51,6 +51,8 @@ mod processors;
 mod python_examples;
 mod recipes;
 mod refusals;
+mod rollback;
+mod rollback_cases;
 mod rotated;
 mod saved_files;
 mod security;

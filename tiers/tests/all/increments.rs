@@ -215,6 +215,12 @@ impl World {
             let image = self.job.open_image(*epoch).unwrap();
             assert!(read_all(&image).unwrap() == *model, "image {epoch}");
             image.verify(&|_| ()).unwrap();
+            if let Some((newest, its)) = self.parent.as_ref().zip(self.images.values().next_back()) {
+                let common = image.in_common(newest);
+                let same = |number| model.get(&number) == its.get(&number) && model.contains_key(&number);
+                assert!(common.runs().iter().flat_map(numbers).all(same), "image {epoch}");
+                assert!(*epoch != newest.epoch() || common.pages().0 == model.len() as u64);
+            }
             let path = |from| match from {
                 MappedFrom::Segment { version, number } => {
                     self.job.dir().join(format!("segment-{:06}-{number:03}", version.0))
@@ -311,6 +317,23 @@ fn what_is_as_in_the_parent_is_not_stored_again() {
         assert_eq!(image.figures().pages_unchanged, 1000);
         assert!(image.info().bytes < 16 << 10, "{:?}", image.info());
     }
+    world.check();
+}
+
+#[test]
+fn what_was_not_written_since_an_image_is_found_without_reading() {
+    let (_dir, mut world) = world(1);
+    world.interval(&only(vec![write(0, 500, Content::Noise, 0), write(600, 90, Content::Zero, 0)]));
+    world.interval(&only(vec![write(100, 7, Content::Noise, 1), Step::Unmap { page: 300, pages: 20 }]));
+    world.interval(&only(vec![write(200, 5, Content::Text, 0), write(600, 3, Content::Noise, 0)]));
+    let image = world.job.open_image(Epoch(1)).unwrap();
+    let common = image.in_common(world.parent.as_ref().unwrap());
+    // Of what was written the pages of the first and of the last image differ.
+    let written = [100..107_u64, 200..205, 600..603];
+    let is_written = |number: &u64| written.iter().any(|range| range.contains(&(number - 1)));
+    let unwritten: Vec<u64> = world.program.keys().copied().filter(|number| !is_written(number)).collect();
+    let found: Vec<u64> = common.runs().iter().flat_map(numbers).collect();
+    assert!(found == unwritten, "{} pages, not {}", found.len(), unwritten.len());
     world.check();
 }
 

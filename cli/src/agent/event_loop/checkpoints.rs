@@ -30,6 +30,7 @@ impl EventLoop {
                 running.waiters.push(waiter)
             }
             Some(_) => self.queued.push(waiter),
+            None if self.rollbacks.is_under_way() => self.queued.push(waiter),
             None => self.start_checkpoint(vec![waiter]),
         }
     }
@@ -88,7 +89,12 @@ impl EventLoop {
         }
     }
 
-    fn start_queued(&mut self) {
+    /// What waits for the end of a checkpoint or a rollback: rollbacks first, whose images are there.
+    pub(super) fn start_queued(&mut self) {
+        self.start_rollback();
+        if self.is_at_work() {
+            return;
+        }
         let queued = std::mem::take(&mut self.queued);
         self.start_checkpoint(queued);
     }
@@ -150,6 +156,7 @@ impl EventLoop {
             }
             Event::Done(result) => self.checkpoint_done(result),
             Event::Checked(reply) => self.checked(&reply),
+            Event::RolledBack(reply) => self.rolled_back(&reply),
             Event::Removed { client, reply } => {
                 self.removing.retain(|id| *id != client);
                 self.answer(client, &reply);

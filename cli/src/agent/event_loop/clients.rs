@@ -54,6 +54,7 @@ impl EventLoop {
     fn awaits_answer(&self, id: u64) -> bool {
         let running = self.running.iter().flat_map(|running| &running.waiters);
         running.chain(&self.queued).any(|waiter| waiter.client == Some(id))
+            || self.rollbacks.has(id)
             || self.checks.has(id)
             || self.removing.contains(&id)
     }
@@ -110,14 +111,15 @@ impl EventLoop {
             }
             Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
                 Ok(changes) => {
-                    let options =
-                        CheckpointOptions { stop, changes, until_cut: !wait && self.processes().has(pid) };
+                    let until_cut = !wait && self.processes().has(pid);
+                    let options = CheckpointOptions { stop, changes, until_cut, back: false };
                     let handler =
                         wishes.signal.filter(|_| self.processes().has(pid)).map(|signal| (pid, signal));
                     self.request_checkpoint(Waiter { client: Some(id), wait, options, handler });
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
             },
+            Request::Rollback { image } => self.request_rollback(id, image),
             Request::Set { wanted } => {
                 let reply = self.set(&wanted);
                 self.answer(id, &reply);

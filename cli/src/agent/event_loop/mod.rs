@@ -3,14 +3,15 @@
 //! It waits for requests at the socket, for the end of the job's processes, for the checkpoint thread, for the front,
 //! for SIGTERM and for the next interval. Nothing in it blocks: clients that do not read lose their connection.
 //!
-//! This file waits and says what was waited for; `clients`, `members` and `checkpoints` act on it.
+//! This file waits and says what was waited for; `clients`, `members`, `checkpoints` and `rollbacks` act on it.
 //!
-//! Invariants: one checkpoint at a time; every waiter gets exactly one reply or a closed connection; the loop ends
-//! only when no checkpoint is running.
+//! Invariants: one checkpoint or rollback at a time; every waiter gets exactly one reply or a closed connection; the
+//! loop ends only when neither is running.
 
 mod checkpoints;
 mod clients;
 mod members;
+mod rollbacks;
 
 use super::checks::Checks;
 use super::connections::Client;
@@ -21,6 +22,7 @@ use super::own_end::OwnEnd;
 use super::processes::Processes;
 use super::request::CheckpointOptions;
 use super::retention;
+use super::rollbacks::Rollbacks;
 use super::rush::Rush;
 use crate::cascade;
 use crate::exit::Failure;
@@ -92,6 +94,7 @@ pub struct EventLoop {
     next_client: u64,
     running: Option<Running>,
     queued: Vec<Waiter>,
+    rollbacks: Rollbacks,
     checks: Checks,
     due: Option<Instant>,
     newest: Option<Epoch>,
@@ -155,6 +158,7 @@ impl EventLoop {
             next_client: 0,
             running: None,
             queued: Vec::new(),
+            rollbacks: Rollbacks::default(),
             checks: Checks::default(),
             due: context.settings().every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
@@ -240,7 +244,7 @@ impl EventLoop {
             self.tell_end();
             self.hook.look(&self.context);
             // A checkpoint waits for registrations.
-            if let Some(pause) = self.rush.pause(Instant::now()).filter(|_| self.running.is_none()) {
+            if let Some(pause) = self.rush.pause(Instant::now()).filter(|_| !self.is_at_work()) {
                 std::thread::sleep(pause);
             }
         }
@@ -255,9 +259,12 @@ impl EventLoop {
     }
 
     fn is_finished(&self) -> bool {
-        self.running.is_none()
-            && self.removing.is_empty()
-            && (self.ending || self.is_alone() && !self.lingers())
+        !self.is_at_work() && self.removing.is_empty() && (self.ending || self.is_alone() && !self.lingers())
+    }
+
+    /// Whether a checkpoint or a rollback is under way.
+    fn is_at_work(&self) -> bool {
+        self.running.is_some() || self.rollbacks.is_under_way()
     }
 
     /// Whether no process has been there for long enough.
@@ -304,10 +311,10 @@ impl EventLoop {
 
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
-        let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
+        let end = self.alone.filter(|_| !self.is_at_work()).map(|(since, patience)| since + patience);
         // Until the tiers are done, which do not report it.
         let end = end.map(|end| if end <= now { now + TIERS_LOOK } else { end });
-        let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
+        let due = self.due.filter(|_| !self.is_at_work() && self.program_pid().is_some());
         let hook = self.hook.is_busy().then(|| now + HOOK_LOOK);
         end.into_iter().chain(due).chain(hook).min().map(|moment| moment.saturating_duration_since(now))
     }
@@ -362,7 +369,7 @@ impl EventLoop {
     }
 
     fn check_clock(&mut self) {
-        let Some(due) = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some()) else {
+        let Some(due) = self.due.filter(|_| !self.is_at_work() && self.program_pid().is_some()) else {
             return;
         };
         if due <= Instant::now() {

@@ -94,12 +94,36 @@ impl AddressSpaceBuilder<'_> {
         sysv_shm::attach(self.batch(), self.record, self.segments, self.layout.staging)?;
         self.map_segments(plan, &files, pages)?;
         self.advise()?;
+        self.close(files)?;
+        Ok(note)
+    }
+
+    /// Opens the files of what is to be mapped in a process that runs already ([`AddressSpaceBuilder::map_more`]).
+    ///
+    /// # Errors
+    /// Names the file.
+    pub fn open_more(&self, plan: &PagesPlan, pages: &dyn PageProvider) -> Result<Files, RebuildError> {
+        self.open_files(plan, pages)
+    }
+
+    /// Maps regions in a process that runs already, where nothing is mapped, and closes their files. No shared memory.
+    ///
+    /// # Errors
+    /// Names the mapping.
+    pub fn map_more(&self, plan: &PagesPlan, files: Files) -> Result<Option<String>, RebuildError> {
+        let (huge, note) = self.map_huge(plan)?;
+        self.map_regions(plan, &files, &huge)?;
+        self.advise()?;
+        self.close(files)?;
+        Ok(note)
+    }
+
+    fn close(&self, files: Files) -> Result<(), RebuildError> {
         let mut batch = self.batch();
         for fd in files.open {
             batch.call(libc::SYS_close, &[fd], Need::May)?;
         }
-        batch.finish()?;
-        Ok(note)
+        batch.finish().map(|_| ())
     }
 
     /// Gives regions that were writable for the copy only the protection that they had, puts the guards in, and locks
@@ -518,7 +542,7 @@ impl FileKey {
 }
 
 /// Files open in the seed.
-struct Files {
+pub struct Files {
     open: Vec<u64>,
     by_key: HashMap<FileKey, u64>,
 }

@@ -22,16 +22,27 @@ fn words(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Unmaps the seed and tells the kernel where heap, stack, arguments and auxv are. The executable is right already: it
+/// Unmaps the seed and tells the kernel the [`layout`]. The executable is right already: it
 /// is what the process executed.
 ///
 /// # Errors
 /// Names what the kernel refused.
 pub fn identity(leader: SeedThread, record: &ProcessRecord, seed: (u64, u64)) -> Result<(), RebuildError> {
-    let layout = &record.layout;
     let mut batch = leader.batch();
     batch
         .row(Row::new(libc::SYS_munmap, &[seed.0, seed.1 - seed.0]), Need::Must("unmap the seed at", seed.0));
+    batch.finish()?;
+    layout(leader, record)
+}
+
+/// Tells the kernel where heap, stack, arguments and auxv are.
+///
+/// # Errors
+/// Names what the kernel refused.
+pub fn layout(leader: SeedThread, record: &ProcessRecord) -> Result<(), RebuildError> {
+    let layout = &record.layout;
+    let mut batch = leader.batch();
+    batch.reserve(layout.auxv.0.len() + 256)?;
     let auxv = batch.data(&layout.auxv.0);
     let mut map = words(&[
         layout.start_code.0,

@@ -108,10 +108,15 @@ impl SeedThread {
     /// # Errors
     /// The thread is gone.
     pub fn sibling(self, tid: i32, inner: i32) -> Result<SeedThread, RebuildError> {
-        let remote = RemoteThread { tid, inner: (self.remote.inner.0, inner), ..self.remote };
-        let thread = SeedThread { remote, ..self };
+        let thread = self.beside(tid, inner);
         thread.block_signals()?;
         Ok(thread)
+    }
+
+    /// Another thread of the same process, before its signals are blocked.
+    pub fn beside(self, tid: i32, inner: i32) -> SeedThread {
+        let remote = RemoteThread { tid, inner: (self.remote.inner.0, inner), ..self.remote };
+        SeedThread { remote, ..self }
     }
 
     /// Where its stub and tables are.

@@ -43,6 +43,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Of a process that has no seed: its calls are made in its own memory.
+    pub fn nowhere() -> Layout {
+        Layout::at(0)
+    }
+
     fn at(base: u64) -> Layout {
         let table = base + PAGE_SIZE;
         let buffers = table + TABLE_LEN;

@@ -120,18 +120,47 @@ pub fn equip(thread: &NewThread<'_>, drop_capabilities: bool) -> Result<(), Rebu
         // The first bytes of the buffers are the tile configuration that the code loads.
         batch.data(&tile_configuration());
     }
-    batch.row(Row::new(libc::SYS_set_tid_address, &[thread.clear_tid.0]), Need::May);
-    if thread.robust_list_len != 0 {
-        let args = [thread.robust_list.0, thread.robust_list_len];
-        batch
-            .row(Row::new(libc::SYS_set_robust_list, &args), Need::Must("set the robust list of thread", id));
-    }
     if let Some(rseq) = thread.rseq {
         let args = [rseq.addr.0, u64::from(rseq.len), 0, u64::from(rseq.signature)];
         batch.row(
             Row::new(libc::SYS_rseq, &args),
             Need::Must("register the restartable sequences of thread", id),
         );
+    }
+    own_calls(&mut batch, thread)?;
+    if drop_capabilities {
+        drop_all_capabilities(&mut batch, id);
+    }
+    queue_pending(&mut batch, seed, thread)?;
+    batch.finish().map(|_| ())
+}
+
+/// Gives a thread that has been there all the time what it had: all of [`equip`] that can have changed since. Signals
+/// that are pending were taken from it.
+///
+/// # Errors
+/// As [`equip`].
+pub fn equip_again(thread: &NewThread<'_>) -> Result<(), RebuildError> {
+    let NewThread { seed, record: thread } = *thread;
+    let mut batch = seed.batch();
+    let none: Vec<u8> = [0, u64::from(SS_DISABLE), 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let none = batch.data(&none);
+    let need = Need::Must("take the alternate signal stack from thread", number(thread.tid));
+    batch.row(Row::new(libc::SYS_sigaltstack, &[none, 0]), need);
+    own_calls(&mut batch, thread)?;
+    queue_pending(&mut batch, seed, thread)?;
+    batch.finish().map(|_| ())
+}
+
+/// Tid address, robust list, alternate stack, name, timer slack.
+fn own_calls(batch: &mut Batch, thread: &ThreadRecord) -> Result<(), RebuildError> {
+    let id = number(thread.tid);
+    batch.reserve(128)?;
+    batch.row(Row::new(libc::SYS_set_tid_address, &[thread.clear_tid.0]), Need::May);
+    if thread.robust_list_len != 0 {
+        let args = [thread.robust_list.0, thread.robust_list_len];
+        batch
+            .row(Row::new(libc::SYS_set_robust_list, &args), Need::Must("set the robust list of thread", id));
     }
     if thread.alt_stack.flags & SS_DISABLE == 0 && thread.alt_stack.size > 0 {
         // A thread that was *on* its alternate stack gets it set while it is elsewhere: whether it is on it, the
@@ -152,9 +181,11 @@ pub fn equip(thread: &NewThread<'_>, drop_capabilities: bool) -> Result<(), Rebu
         let args = [libc::PR_SET_TIMERSLACK as u64, thread.timer_slack_ns];
         batch.row(Row::new(libc::SYS_prctl, &args), Need::May);
     }
-    if drop_capabilities {
-        drop_all_capabilities(&mut batch, id);
-    }
+    Ok(())
+}
+
+/// Signals that wait for the thread.
+fn queue_pending(batch: &mut Batch, seed: SeedThread, thread: &ThreadRecord) -> Result<(), RebuildError> {
     for info in &thread.pending {
         batch.reserve(info.0.len())?;
         let address = batch.data(&info.0);
@@ -165,7 +196,7 @@ pub fn equip(thread: &NewThread<'_>, drop_capabilities: bool) -> Result<(), Rebu
             Need::Must("queue for itself the signal", signal),
         );
     }
-    batch.finish().map(|_| ())
+    Ok(())
 }
 
 fn number(id: i32) -> u64 {

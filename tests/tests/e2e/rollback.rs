@@ -1,0 +1,88 @@
+//! `holdfast rollback`: programs that go back in place, again and again, end as if nothing had been; what cannot go
+//! back is refused by name and runs on; deaths and damage at every moment leave one time or the other, never both.
+
+use anyhow::{Context, Result};
+use holdfast_tests::apps::{App, NotHere, Results, reference};
+use holdfast_tests::full;
+use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::{alone, checkpoint, many};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
+use holdfast_tests::suite::ENTRIES;
+use std::thread::sleep;
+use std::time::Duration;
+
+const JOB: &str = "x";
+/// Of all rollbacks of one program.
+const LIMIT: Duration = Duration::from_secs(900);
+const REFUSED: i32 = 69;
+/// There is no program any more.
+const NOT_FOUND: i32 = 66;
+
+/// What `make test` tries: every kind of state, in programs that keep their processes, threads and descriptors.
+const SAMPLE: &[&str] = &["registers", "mainstack", "signals", "timers", "heap", "files", "tree_memory"];
+
+/// Runs a program, takes images and goes back to them at random moments. Returns how often it went back, and why not.
+fn back_and_forth(bed: &Bed, app: &App, rounds: u32, random: &mut Random) -> Result<(u32, Vec<String>)> {
+    let _alone = app.alone.then(alone);
+    let reference = reference(app)?;
+    app.prepare(bed)?;
+    let mut command = bed.run_command(JOB, app.options, &app.words())?;
+    let mut front = command.stdin(app.input(bed)?).spawn()?;
+    let share = reference.took.mul_f64(0.5) / rounds / 2;
+    let (mut done, mut refused) = (0, Vec::new());
+    for _ in 0..rounds {
+        if bed.wait_live(JOB, &mut front)?.is_none() {
+            break;
+        }
+        sleep(random.time(Duration::ZERO, share));
+        if !checkpoint(bed, &mut front)? {
+            break;
+        }
+        for _ in 0..1 + random.below(2) {
+            sleep(random.time(Duration::ZERO, share));
+            let ended = bed.say(&["rollback", JOB])?;
+            match ended.code() {
+                0 => done += 1,
+                REFUSED => refused.extend(ended.stderr.lines().next().map(str::to_owned)),
+                NOT_FOUND => break,
+                _ if front.try_wait()?.is_some() => break,
+                code => anyhow::bail!("rollback: status {code}: {}", ended.stderr),
+            }
+        }
+    }
+    let code = shell_code(wait(&mut front, PATIENCE + reference.took * 6).context("the end of the program")?);
+    let said = || format!("after {done} rollbacks, refused {refused:?}: {}", bed.text("err"));
+    Results::read(app, bed, code)?.check(&reference.results).with_context(said)?;
+    bed.check_clean(JOB)?;
+    Ok((done, refused))
+}
+
+macro_rules! programs {
+    ($($group:literal { $($(#[$short:ident])? $test:ident: $program:literal $($argument:literal)* => $feature:literal
+        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        mod root {
+            use super::*;
+            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Root); })*)*
+        }
+        mod ordinary {
+            use super::*;
+            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Ordinary); })*)*
+        }
+    };
+}
+holdfast_tests::suite!(programs);
+
+fn run(name: &str, user: User) {
+    let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("a line of the suite");
+    match entry.root {
+        Some(why) if user == User::Ordinary => return println!("not run: {why}"),
+        _ if !SAMPLE.contains(&name) && !full() => return println!("not run: not in the sample"),
+        _ => {}
+    }
+    let Some(bed) = Bed::lasting(user, LIMIT) else { return };
+    match back_and_forth(&bed, &entry.app(), many(), &mut Random::new()) {
+        Ok((done, refused)) => println!("{name} as {user:?}: {done} rollbacks, refused: {refused:#?}"),
+        Err(error) if error.is::<NotHere>() => println!("not run: {error}"),
+        Err(error) => panic!("{name} as {user:?}: {error:#}"),
+    }
+}
