@@ -31,6 +31,10 @@ ptx() {
         (cd "$(dirname "$source")" && "$nvcc" ${options:-} -ptx "${source##*/}" -o "$folder/out.ptx")
         # without folders of this machine: they are in names of files, and as bytes in debug sections
         sed -e 's,^\(.*\.file.*"\)/[^"]*/,\1,' -e '/^\.b8 /d' "$folder/out.ptx" > "${source%.cu}.ptx"
+        # the second line may have a version and a target that are older than those of this nvcc, which the text is for
+        older=$(sed -n '2s,^// ptx ,,p' "$source")
+        [ -z "$older" ] || sed -i -e "s,^\.version .*,.version ${older% *}," -e "s,^\.target .*,.target ${older#* }," \
+            "${source%.cu}.ptx"
     done
 }
 

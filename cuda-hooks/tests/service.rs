@@ -424,6 +424,38 @@ isolated! {
 }
 
 isolated! {
+    /// Its PTX is 8.7. What it refuses the processor would hash, many times slower.
+    the_oldest_driver_takes_the_kernels ["STAND_IN_VERSION" = "12080"] {
+        let bed = Bed::new();
+        bed.block(0, 0, 1);
+        let newer = CString::new(".version 9.0\n.target sm_75\n.address_size 64\n").unwrap();
+        let mut module = 0u64;
+        assert_eq!(cu!("cuModuleLoadData" 2000, &mut module, newer.as_bytes_with_nul()), 222);
+        let older = CString::new(holdfast_cuda_kernels::PTX.strip_suffix(b"\0").unwrap()).unwrap();
+        ok!("cuModuleLoadData" 2000, &mut module, older.as_bytes_with_nul());
+        bed.leaves();
+        bed.returns();
+    }
+}
+
+isolated! {
+    /// A driver that keeps no compiled code compiles it at each loading. Loaded before they are launched in the stop,
+    /// which fails here; else the processor hashes.
+    kernels_are_loaded_before_the_first_stop
+        ["STAND_IN_FAIL" = "cuModuleLoadData:218,cuLaunchKernel:999", "STAND_IN_FAIL_THREAD" = "holdfast-cuda"] {
+        let bed = Bed::new();
+        bed.block(0, 0, 1);
+        service::prepare(bed.context);
+        bed.worked();
+        bed.close();
+        assert_eq!(bed.ask(CudaData::COMMAND_LEAVE), 999);
+        service::context_ended(bed.context);
+        assert_eq!(bed.ask(CudaData::COMMAND_LEAVE), 0);
+        bed.returns();
+    }
+}
+
+isolated! {
     /// 2 GiB, where HOLDFAST_TEST_FULL asks for it; hashed by the processor, as the interpreter would take minutes.
     two_gib_move_as_fast_as_the_device_copies
         ["STAND_IN_LEDGER" = &place_of_ledger(), "STAND_IN_COPY_RATE" = "20000000000", "STAND_IN_DELAY" = "0",

@@ -7,7 +7,7 @@
 
 use super::cache::Moves;
 use holdfast_cuda_kernels::PTX;
-use holdfast_cuda_kernels::chunk::{CHUNK, Piece, Range, find, number};
+use holdfast_cuda_kernels::chunk::{self, CHUNK, Piece, find, number};
 use holdfast_cuda_kernels::digest::{Digest, Keys};
 use holdfast_cuda_kernels::launch::{
     self, Chunks, CopyChunks, CountsAt, Digests, HashChunks, Kernel as Which, Launch, ListChunks, Ranges,
@@ -15,7 +15,10 @@ use holdfast_cuda_kernels::launch::{
 };
 use holdfast_cuda_kernels::list::Counts;
 use holdfast_sys::cuda_memory::{Device, DeviceError, Kernel};
+use holdfast_sys::cuda_window::Window;
+use std::cell::RefCell;
 use std::ffi::CStr;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Slots that the tables have room for at first: 1 GiB.
@@ -87,7 +90,7 @@ pub struct Bank {
 
 /// What has changed.
 pub struct Hashed {
-    ranges: Vec<Range>,
+    ranges: Vec<chunk::Range>,
     table: Table,
     list: Chunks,
     /// Slots of chunks that have changed and are not zero, ascending: in the order of the list on the device.
@@ -178,8 +181,8 @@ impl Bank {
     /// # Errors
     /// There is no memory for the tables, or the device has failed.
     pub fn changed(&self, keys: Keys, blocks: &[Placed]) -> Result<Hashed, DeviceError> {
-        let range = |block: &Placed| Range::new(block.at, block.bytes, block.slot);
-        let mut ranges: Vec<Range> = blocks.iter().map(range).collect::<Option<_>>().ok_or(INVALID)?;
+        let range = |block: &Placed| chunk::Range::new(block.at, block.bytes, block.slot);
+        let mut ranges: Vec<chunk::Range> = blocks.iter().map(range).collect::<Option<_>>().ok_or(INVALID)?;
         let chunks = number(&mut ranges).ok_or(INVALID)?;
         let bytes: Vec<u8> = ranges.iter().flat_map(|range| range.to_bytes()).collect();
         let table_at = Buffer::of(&self.device, &bytes)?;
@@ -237,11 +240,28 @@ pub struct Copies<'a> {
     pub hashed: Option<&'a Hashed>,
     /// The cache.
     pub cache: Option<&'a Buffer>,
+    /// Pinned memory, through which goes what is not copied to memory that is pinned itself.
+    pub bounce: &'a RefCell<Option<Window>>,
 }
 
 impl Copies<'_> {
     fn cache(&self, offset: u64) -> Result<u64, String> {
         Ok(self.cache.ok_or("there is no GPU cache any more")?.at + offset)
+    }
+
+    /// Copies what is at several places of the device, one behind the other, all of it under way at once.
+    fn to_host(&self, places: &[Range<u64>], into: &mut [u8]) -> Result<(), String> {
+        let mut bounce = self.bounce.borrow_mut();
+        let pinned = bounce.as_mut().map(Window::bytes).and_then(|bytes| bytes.get_mut(..into.len()));
+        let device = &self.bank.device;
+        match pinned {
+            Some(pinned) => {
+                device.to_host_all(places, pinned).map_err(|error| words(&error))?;
+                into.copy_from_slice(pinned);
+                Ok(())
+            }
+            None => device.to_host_all(places, into).map_err(|error| words(&error)),
+        }
     }
 
     fn hashed(&self) -> Result<&Hashed, String> {
@@ -265,15 +285,18 @@ impl Moves for Copies<'_> {
     fn take(&mut self, first: usize, into: &mut [u8]) -> Result<(), String> {
         let hashed = self.hashed()?;
         let numbers = hashed.numbers.get(first..).unwrap_or_default();
-        for (number, into) in numbers.iter().zip(into.chunks_mut(CHUNK as usize)) {
+        let mut places = Vec::new();
+        for number in numbers.iter().take(into.len() / CHUNK as usize) {
             let Piece { address, .. } =
                 find(&hashed.ranges, u64::from(*number)).ok_or("a chunk that is none")?;
-            self.bank.device.to_host(address, into).map_err(|error| words(&error))?;
+            places.push(address..address + CHUNK);
         }
-        Ok(())
+        self.to_host(&places, into)
     }
 
     fn fetch(&mut self, offset: u64, into: &mut [u8]) -> Result<(), String> {
-        self.bank.device.to_host(self.cache(offset)?, into).map_err(|error| words(&error))
+        let at = self.cache(offset)?;
+        let end = at + into.len() as u64;
+        self.to_host(std::slice::from_ref(&(at..end)), into)
     }
 }

@@ -19,8 +19,11 @@ use holdfast_pager::CowLimit;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
 use holdfast_sys::cuda_window::Window;
-use holdfast_sys::fault;
+use holdfast_sys::{fault, memfd};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -47,13 +50,13 @@ struct Owned {
 
 /// What was taken for an image.
 #[derive(Default)]
-struct Pending {
+pub(super) struct Pending {
     /// Name, id and device of the blocks.
     blocks: Vec<(u64, u64, usize)>,
     /// By device.
-    caches: BTreeMap<usize, (Cache, Option<Buffer>)>,
+    pub(super) caches: BTreeMap<usize, (Cache, Option<Buffer>)>,
     /// By name.
-    digests: BTreeMap<u64, Vec<u8>>,
+    pub(super) digests: BTreeMap<u64, Vec<u8>>,
 }
 
 /// Why a program does not get memory.
@@ -75,17 +78,19 @@ impl From<DeviceError> for Denied {
 
 /// See the head of the file.
 pub struct Blocks {
-    banks: Vec<Bank>,
+    pub(super) banks: Vec<Bank>,
     all: BTreeMap<u64, Owned>,
     slots: Slots,
     key: [u8; 16],
     budget: CowLimit,
-    pending: Pending,
+    pub(super) pending: Pending,
     next_id: u64,
     packer: Packer,
+    /// See [`Copies`].
+    bounce: RefCell<Option<Window>>,
 }
 
-fn words(error: DeviceError) -> String {
+pub(super) fn words(error: DeviceError) -> String {
     error.to_string()
 }
 
@@ -101,6 +106,7 @@ impl Blocks {
             pending: Pending::default(),
             next_id: 0,
             packer: Packer::default(),
+            bounce: RefCell::default(),
         }
     }
 
@@ -113,8 +119,24 @@ impl Blocks {
             let devices = cuda_memory::open(library)?;
             let bank = |device: Device| Bank::new(Rc::new(device)).map_err(words);
             self.banks = devices.into_iter().map(bank).collect::<Result<_, _>>()?;
+            // Without it copies are slower, and right.
+            self.bounce = RefCell::new(self.pinned().ok());
         }
         Ok(())
+    }
+
+    /// Pinned memory for a segment.
+    fn pinned(&self) -> Result<Window, String> {
+        let bytes = SEGMENT as u64 * CHUNK;
+        let system = |error: io::Error| error.to_string();
+        let file = File::from(memfd::unsealed(c"holdfast-bounce").map_err(system)?);
+        file.set_len(bytes).map_err(system)?;
+        let mut window = Window::of(file.as_fd(), bytes as usize).map_err(system)?;
+        match self.pin(&mut window) {
+            Some(Ok(())) => Ok(window),
+            Some(Err(error)) => Err(words(error)),
+            None => Err("there is no device".to_owned()),
+        }
     }
 
     /// Has the first device pin a window; `None`: there is none.
@@ -242,7 +264,12 @@ impl Blocks {
         let mut given = 0;
         for (bank, (cache, memory)) in &mut self.pending.caches {
             let bank = &self.banks[*bank];
-            cache.give_way(&mut Copies { bank, hashed: None, cache: memory.as_ref() })?;
+            cache.give_way(&mut Copies {
+                bank,
+                hashed: None,
+                cache: memory.as_ref(),
+                bounce: &self.bounce,
+            })?;
             given += memory.take().map_or(0, |memory| memory.bytes);
         }
         Ok(given)
@@ -310,7 +337,7 @@ impl Blocks {
         let bank = &self.banks[number];
         let wanted = hashed.dirty.len() as u64 * CHUNK;
         let (memory, capacity) = self.room(&bank.device, wanted);
-        let mut copies = Copies { bank, hashed: Some(hashed), cache: memory.as_ref() };
+        let mut copies = self.copies(number, Some(hashed), memory.as_ref());
         let cache = Cache::take(&hashed.dirty, capacity, &mut copies)?;
         bank.device.finish().map_err(words)?;
         Ok((cache, memory))
@@ -342,34 +369,13 @@ impl Blocks {
         (None, 0)
     }
 
-    /// What was taken of these addresses; all of them have to be.
-    ///
-    /// # Errors
-    /// In words.
-    pub fn read(&self, start: u64, into: &mut [u8]) -> Result<(), String> {
-        if start >= DIGESTS {
-            into.fill(0);
-            self.read_digests(start - DIGESTS, into);
-            return Ok(());
-        }
-        let (mut at, mut rest) = (start, into);
-        while !rest.is_empty() {
-            let (slot, skip) = (at / CHUNK, (at % CHUNK) as usize);
-            let here = rest.len().min(CHUNK as usize - skip);
-            let (now, later) = rest.split_at_mut(here);
-            let mut found = false;
-            for (bank, (cache, memory)) in &self.pending.caches {
-                let bank = &self.banks[*bank];
-                let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
-                found = found || cache.read(slot, skip, now, &mut copies)?;
-            }
-            if !found {
-                return Err(format!("chunk {slot} of device memory was not taken for the image"));
-            }
-            at += here as u64;
-            rest = later;
-        }
-        Ok(())
+    pub(super) fn copies<'a>(
+        &'a self,
+        bank: usize,
+        hashed: Option<&'a Hashed>,
+        cache: Option<&'a Buffer>,
+    ) -> Copies<'a> {
+        Copies { bank: &self.banks[bank], hashed, cache, bounce: &self.bounce }
     }
 
     /// Packs chunks of one cache into the ring: how many bytes each has become; see
@@ -400,18 +406,6 @@ impl Blocks {
         Ok(Vec::new())
     }
 
-    fn read_digests(&self, start: u64, into: &mut [u8]) {
-        let end = start + into.len() as u64;
-        for (name, digests) in &self.pending.digests {
-            let from = name * Digest::BYTES;
-            let (first, last) = (from.max(start), (from + digests.len() as u64).min(end));
-            if first < last {
-                let range = |base: u64| (first - base) as usize..(last - base) as usize;
-                into[range(start)].copy_from_slice(&digests[range(from)]);
-            }
-        }
-    }
-
     /// The image has these.
     pub fn stored(&mut self, runs: &[Run]) {
         for &(start, len) in runs.iter().filter(|(start, _)| *start < DIGESTS) {
@@ -420,7 +414,8 @@ impl Blocks {
                 let here = (CHUNK - at % CHUNK).min(end - at);
                 for (bank, (cache, memory)) in &mut self.pending.caches {
                     let bank = &self.banks[*bank];
-                    let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
+                    let mut copies =
+                        Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
                     // What is stored is not copied.
                     let _ = cache.stored(at / CHUNK, here, &mut copies);
                 }

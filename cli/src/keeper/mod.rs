@@ -9,7 +9,7 @@
 //! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
 //! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
 //!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
-//!   [`packer`]: what is packed before it leaves the device.
+//!   [`packer`]: what is packed before it leaves the device; `reading`: what was taken, for the agent.
 //! * [`probe`]: whether the driver lets all that work.
 
 pub mod bank;
@@ -20,4 +20,5 @@ pub mod messages;
 pub mod packer;
 pub mod probe;
 pub mod process;
+mod reading;
 pub mod slots;

@@ -1,10 +1,12 @@
 // nvcc -O3 -arch=compute_75
+// ptx 7.0 sm_50
 // Holdfast's kernels: which chunks of device memory have changed, into a buffer with them, and back.
 //
 // Launched by cuda-hooks while the program's device is drained, as `src/launch.rs` describes; `src/digest.rs`,
 // `src/chunk.rs` and `src/list.rs` compute the same on a processor, bit by bit. `scripts/nvcc.sh ptx` makes
 // kernels.ptx of it, which is committed and linked into libholdfast.so: building Holdfast needs no CUDA.
-// compute_75 is the lowest that nvcc 13.0 has.
+// compute_75 is the lowest that nvcc 13.0 has; what it makes of this source PTX 7.0 has, and every device from sm_50 on
+// (ptxas of 12.8 takes it for sm_50 to sm_120). The text says so: a driver refuses a text that is newer than itself.
 //
 // All parameters have eight bytes. Only the memory of the ranges and the buffers of the parameters is accessed, and a
 // chunk that no range has is left out.

@@ -425,3 +425,11 @@ fn numbers_that_no_range_has_are_left_out() {
         assert_eq!(&bench.device.read(piece.address, piece.bytes), content);
     }
 }
+
+/// A driver refuses a text of a newer version than its own, and one for newer devices than it has: the oldest driver
+/// that checkpoints takes 8.7, the oldest device that it knows is sm_50.
+#[test]
+fn it_is_for_every_driver_and_every_device() {
+    let module = Module::parse(std::str::from_utf8(&PTX[..PTX.len() - 1]).unwrap()).unwrap();
+    assert!(module.version <= (7, 8) && module.target <= 50, "{:?}, sm_{}", module.version, module.target);
+}

@@ -124,7 +124,6 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
         return None;
     };
     if tables::locked(|tables| tables.publish(&plan, lent, requested)) == Some(true) {
-        // What is pinned for a checkpoint is pinned now: once, some milliseconds of this call and none of a stop.
         if super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY {
             service::prepare(plan.context);
         }

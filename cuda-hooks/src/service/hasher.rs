@@ -1,11 +1,10 @@
 //! Chunks of device memory are hashed on the device that has them, and compared with the digests of the copy.
 //!
 //! Runs in: the service thread, with the device's context current and its work done. The kernels of
-//! `cuda-hooks/kernels` are loaded when content leaves and stay until it is back ([`Kernels`]): the gate is closed for
-//! as long, so that their context does not end. They work in memory of the driver's that is given back before the
+//! `cuda-hooks/kernels` are loaded when the first block of a context is made ([`load`]), or at a checkpoint, and stay
+//! as long as the context. They work in memory of the driver's that is given back before the
 //! driver's own checkpoint. Many ranges are hashed at once, as many as the tables have room for: a batch.
-//! Invariants: only chunks that were given are read, and none of them is written; nothing is loaded while the gate is
-//! open.
+//! Invariants: only chunks that were given are read, and none of them is written.
 //! Fails by: [`Failed`]; a device without room for the tables, or one that the kernels are not for: no hasher, and the
 //! processor hashes (`mover.rs`).
 //!
@@ -17,8 +16,8 @@ use super::calls::{self, Failed, Outcome};
 use super::host::HostCopy;
 use super::ring;
 use crate::platform;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use holdfast_abi::CudaData;
 use holdfast_cuda_kernels::PTX;
 use holdfast_cuda_kernels::chunk::{CHUNK, Range, number};
@@ -151,8 +150,11 @@ struct Kernels {
     list: u64,
 }
 
-/// Those that stay loaded, of so many devices. Used by the service thread alone.
+/// Those that stay loaded, of so many contexts: used by the service thread while the gate is closed, and by one thread
+/// of the program inside of it ([`load`]).
 static KEPT: [[AtomicU64; 4]; 8] = [const { [const { AtomicU64::new(0) }; 4] }; 8];
+/// A thread of the program loads them.
+static BUSY: AtomicBool = AtomicBool::new(false);
 
 impl Kernels {
     fn set(entry: &[AtomicU64; 4], new: Kernels) {
@@ -160,18 +162,27 @@ impl Kernels {
         entry.iter().zip([context, module, hash, list]).for_each(|(to, word)| to.store(word, Relaxed));
     }
 
-    /// Takes those of a context out of the kept ones, else loads them: it is the current one.
-    fn take(context: u64) -> Outcome<Kernels> {
-        let kept = KEPT.iter().find(|[of, ..]| of.load(Relaxed) == context);
-        if let Some(entry) = kept.filter(|_| context != 0) {
+    /// The entry of the kept ones that has this context; 0: one that is free.
+    fn entry(context: u64) -> Option<&'static [AtomicU64; 4]> {
+        KEPT.iter().find(|[of, ..]| of.load(Relaxed) == context)
+    }
+
+    /// Those of a context that are loaded, else loads them: it is the current one.
+    fn get(context: u64) -> Outcome<Kernels> {
+        if let Some(entry) = Kernels::entry(context).filter(|_| context != 0) {
             let [context, module, hash, list] = platform::loaded(entry.each_ref());
-            Kernels::set(entry, Kernels::NONE);
             return Ok(Kernels { context, module, hash, list });
         }
         let module = calls::load(PTX)?;
         let kernel = |which: Kernel| calls::kernel(module, which.name());
         match (kernel(Kernel::Hash), kernel(Kernel::List)) {
-            (Ok(hash), Ok(list)) => Ok(Kernels { context, module, hash, list }),
+            (Ok(hash), Ok(list)) => {
+                let made = Kernels { context, module, hash, list };
+                if let Some(entry) = Kernels::entry(0) {
+                    Kernels::set(entry, made);
+                }
+                Ok(made)
+            }
             (Err(failed), _) | (_, Err(failed)) => {
                 let _ = calls::unload(module);
                 Err(failed)
@@ -181,33 +192,33 @@ impl Kernels {
 
     const NONE: Kernels = Kernels { context: 0, module: 0, hash: 0, list: 0 };
 
-    /// Keeps them loaded, if there is room.
-    fn keep(self) -> Outcome {
-        match KEPT.iter().find(|[of, ..]| of.load(Relaxed) == 0) {
-            Some(entry) => {
-                Kernels::set(entry, self);
-                Ok(())
-            }
-            None => calls::unload(self.module),
-        }
+    /// They are not used any more: unloaded where there was no room to keep them.
+    fn done(self) -> Outcome {
+        if Kernels::entry(self.context).is_some() { Ok(()) } else { calls::unload(self.module) }
     }
 }
 
-/// Unloads all that is kept, each in its context.
-pub fn unload_kept() {
-    for entry in &KEPT {
-        let [context, module, ..] = platform::loaded(entry.each_ref());
+/// Loads them in the current context, by a thread of the program's: a driver that may not keep compiled code in a file
+/// compiles it each time, and would in every stop. What does not work is tried again at a checkpoint.
+pub fn load(context: u64) {
+    if Kernels::entry(context).is_none() && !BUSY.swap(true, AcqRel) {
+        let kernels = Kernels::get(context);
+        let _ = kernels.map(Kernels::done);
+        BUSY.store(false, Release);
+    }
+}
+
+/// What was loaded in a context ends with it.
+pub fn context_ended(context: u64) {
+    if let Some(entry) = Kernels::entry(context).filter(|_| context != 0) {
         Kernels::set(entry, Kernels::NONE);
-        if context != 0 && calls::push(context).is_ok() {
-            let _ = calls::unload(module);
-            let _ = calls::pop();
-        }
     }
 }
 
 /// In a child made by fork, which has no devices.
 pub fn forget_kept() {
     KEPT.iter().for_each(|entry| Kernels::set(entry, Kernels::NONE));
+    BUSY.store(false, Relaxed);
 }
 
 /// See the head of the file.
@@ -244,7 +255,7 @@ impl Hasher {
         let keys = copy.keys();
         let device = OnDevice::make()?;
         let full = Failed::with(CudaData::FAULT_SYSTEM | libc::ENOMEM as u64);
-        match (Kernels::take(context), Tables::make(context)) {
+        match (Kernels::get(context), Tables::make(context)) {
             (Ok(kernels), Some(tables)) => {
                 Ok(Hasher { keys, copy, tables, device, kernels, ranges: 0, chunks: 0, most: (0, 0) })
             }
@@ -252,20 +263,20 @@ impl Hasher {
                 let _ = calls::free(device.start);
                 match kernels {
                     Err(failed) => Err(failed),
-                    Ok(kernels) => calls::unload(kernels.module).and(Err(full)),
+                    Ok(kernels) => kernels.done().and(Err(full)),
                 }
             }
         }
     }
 
-    /// Gives all back; the kernels stay loaded where they are to be kept.
+    /// Gives all back but the kernels, which stay loaded.
     ///
     /// # Errors
     /// The driver's.
-    pub fn end(self, keep: bool) -> Outcome {
+    pub fn end(self) -> Outcome {
         let (ranges, chunks) = self.most;
         self.tables.end(ranges, chunks);
-        let ended = if keep { self.kernels.keep() } else { calls::unload(self.kernels.module) };
+        let ended = self.kernels.done();
         calls::free(self.device.start).and(ended)
     }
 

@@ -30,7 +30,6 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use holdfast_abi::{CudaArea, CudaBlock, CudaData};
 use mover::Mover;
-pub use ring::{context_ended, prepare};
 
 /// Time between two looks at the agent while content is away.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -46,6 +45,19 @@ pub struct Work {
     pub data: &'static CudaData,
     /// Makes physical memory for a block that has none, at its addresses; or nothing is left.
     pub make: fn(&CudaBlock) -> Result<(), Failed>,
+}
+
+/// What a checkpoint needs of a context, in which a block was just made, is made now: by a thread of the program,
+/// inside the gate, with the context current. Some milliseconds, once, and none of a stop.
+pub fn prepare(context: u64) {
+    ring::prepare(context);
+    hasher::load(context);
+}
+
+/// A context has ended, with all that was made in it.
+pub fn context_ended(context: u64) {
+    ring::context_ended(context);
+    hasher::context_ended(context);
 }
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;

@@ -8,7 +8,7 @@
 //! Fails by: [`Failed`].
 
 use super::calls::{self, Failed, Outcome};
-use super::hasher::{self, Hasher, Place, Run};
+use super::hasher::{Hasher, Place, Run};
 use super::host::HostCopy;
 use super::ring::{Ring, Way};
 use crate::platform;
@@ -136,14 +136,6 @@ impl Mover {
 
     /// Brings content to the copy, and the blocks away. `called_off`: it is not wanted any more.
     pub fn leave(self, called_off: impl Fn() -> bool) -> Outcome {
-        let left = self.leave_all(called_off);
-        if left.is_err() {
-            hasher::unload_kept();
-        }
-        left
-    }
-
-    fn leave_all(self, called_off: impl Fn() -> bool) -> Outcome {
         let over = Failed::with(CudaData::FAULT_COMMAND);
         self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
         self.drain()?;
@@ -221,7 +213,7 @@ impl Mover {
                 };
                 let batch = |hasher: &Hasher, counts| hasher.runs(counts, each);
                 let result = self.hash(device, &mut hasher, &called_off, batch);
-                result.and(hasher.end(false))
+                result.and(hasher.end())
             })
         })?;
         self.data.figures[CudaFigure::NEEDED_BYTES % CudaFigure::ROOM].store(needed.get(), Relaxed);
@@ -288,7 +280,7 @@ impl Mover {
         let Ok(mut hasher) = hashed else { return self.save_by_processor(device, context, called_off) };
         let batch = |hasher: &Hasher, counts| self.save_batch(hasher, counts, context, called_off);
         let result = self.hash(device, &mut hasher, called_off, batch);
-        let ended = hasher.end(true);
+        let ended = hasher.end();
         result.and(ended)
     }
 
@@ -410,9 +402,6 @@ impl Mover {
         self.data.state.store(CudaData::CHANGING, SeqCst);
         let result = self.fill_all();
         let state = if result.is_ok() { CudaData::RESIDENT } else { CudaData::AWAY };
-        if result.is_ok() {
-            hasher::unload_kept();
-        }
         self.data.state.store(state, SeqCst);
         result
     }
@@ -475,7 +464,7 @@ impl Mover {
         };
         let batch = |hasher: &Hasher, counts| hasher.runs(counts, |run, _| Err(damaged(run.block)));
         let result = self.hash(device, &mut hasher, &|| false, batch);
-        let ended = hasher.end(false);
+        let ended = hasher.end();
         result.and(ended)
     }
 

@@ -120,6 +120,30 @@ fn is_in_images_and_back_again() {
     });
 }
 
+/// Also what finds no room in its cache: copies to memory that is not pinned are many times slower. `STAND_IN_LEDGER`
+/// has the keeper's; those of the program are not counted.
+#[test]
+fn leaves_the_device_through_pinned_memory() {
+    for cache in ["none", "1M"] {
+        each_user(|bed| {
+            let ledger = bed.work().join("ledger");
+            let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+            let words = ["env", "-u", "STAND_IN_LEDGER", &program, "60", "16", "3"];
+            let mut command = bed.staying_command(JOB, &["--gpu-cache", cache], &words)?;
+            command.env("STAND_IN_LEDGER", &ledger);
+            let mut front = with_keeper(bed, &mut command)?.spawn()?;
+            let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+            lines(bed, 1)?;
+            checkpoint(bed)?;
+            let bytes = std::fs::read(&ledger)?;
+            let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let [_, pinned, _, pageable, _] = words[..] else { anyhow::bail!("{words:?}") };
+            ensure!(pinned >= 16 << 20 && pageable < pinned / 100, "{cache}: {words:?}");
+            kill_all(bed, pid, &mut front)
+        });
+    }
+}
+
 /// The keeper has what the program has let go of, whatever becomes of the agent.
 #[test]
 fn outlives_the_agent() {

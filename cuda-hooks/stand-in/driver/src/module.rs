@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::code::{Answer, Code};
 use crate::handles::Handles;
 use crate::memory::{heap, space};
+use crate::settings::settings;
 
 /// Shared memory of a block without asking for more (CUDA C++ Programming Guide, "Shared Memory" of each architecture).
 pub const DEFAULT_SHARED: u32 = 48 << 10;
@@ -84,10 +85,37 @@ pub fn parse(text: &str) -> Result<Arc<Module>, (Code, String)> {
         eprintln!("stand-in: {said}");
         (Code::INVALID_PTX, said)
     })?;
+    if module.version > newest_ptx(settings().version) {
+        let said =
+            format!("ptxas: version {}.{} is newer than the driver", module.version.0, module.version.1);
+        eprintln!("stand-in: {said}");
+        return Err((Code::UNSUPPORTED_PTX_VERSION, said));
+    }
+    // "No kernel image that is suitable": the text is for newer devices
+    if module.target > TARGET {
+        return Err((
+            Code::NO_BINARY_FOR_GPU,
+            format!("ptxas: sm_{} is newer than the device", module.target),
+        ));
+    }
     if known.len() < MOST_KNOWN {
         known.push((text.to_owned(), Arc::clone(&module)));
     }
     Ok(module)
+}
+
+/// Of the device.
+const TARGET: u32 = 90;
+
+/// The newest version of PTX that a driver of this version takes ("Parallel Thread Execution ISA", release history).
+fn newest_ptx(version: i32) -> (u32, u32) {
+    let (major, minor) = (version / 1000, u32::try_from(version % 1000 / 10).unwrap_or(0));
+    match major {
+        // 12.5 and 12.6 have one version
+        12 => (8, if minor < 6 { minor } else { minor - 1 }),
+        13.. => (9, minor),
+        _ => (7, 8),
+    }
 }
 
 impl Loaded {
