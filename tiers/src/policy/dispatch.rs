@@ -5,17 +5,17 @@
 //! segment has at most one copy under way to a tier.
 
 use super::SegmentId;
-use super::fragments::Fragments;
-use super::hierarchy::{Action, Hierarchy, Place, PolicyError, Transfer};
+use super::hierarchy::{Action, Hierarchy, PolicyError};
 use super::room::Room;
 use super::state::Change;
+use super::transfer::{Place, Transfer};
 use std::collections::VecDeque;
 
-/// A prefetch looks at so many hints at most.
-const HINTS_LOOKED_AT: usize = 1024;
+/// What is farther away is not prefetched.
+const MOST_DISTANCE: u64 = 1024;
 /// So many of the next hints may go straight to a faster tier than the next one. What is wanted later has the time for
 /// two copies; and more would have the fastest tier filled past the next one, whose room is then for nothing.
-const STRAIGHT: usize = 4;
+const STRAIGHT: u64 = 4;
 
 impl Hierarchy {
     pub(super) fn dispatch(&mut self, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
@@ -67,13 +67,13 @@ impl Hierarchy {
     /// The next segment that waits for a link. Whether one was sent on to the next link.
     fn start_down(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<bool, PolicyError> {
         while self.tiers[link].down.active.is_none() {
-            let Some(&id) = self.tiers[link].down.queue.front() else { break };
+            let Some(id) = self.tiers[link].down.queue.front() else { break };
             if self.tiers[link].down.not_before > self.now {
                 actions.push(Action::Wake(self.tiers[link].down.not_before));
                 break;
             }
             let Some(from) = self.source(id, link) else {
-                self.tiers[link].down.queue.pop_front();
+                self.dequeue(link);
                 continue;
             };
             if let Some(passed) = self.put_off(id, from, link) {
@@ -81,19 +81,19 @@ impl Hierarchy {
             }
             match self.room(link, id, None, actions)? {
                 Room::Placed(offset) => {
-                    self.tiers[link].down.queue.pop_front();
+                    self.dequeue(link);
                     self.new_instance(id, link, Change::WriteStarted)?;
                     self.begin(id, from, Place::Tier(link), offset, actions);
                 }
                 Room::Wait => break,
                 Room::Never if link + 1 < self.tiers.len() => {
-                    self.tiers[link].down.queue.pop_front();
-                    self.tiers[link + 1].down.queue.push_back(id);
+                    self.dequeue(link);
+                    self.enqueue(id, link + 1);
                     return Ok(true);
                 }
                 // More than the slowest tier can hold: it stays where it is.
                 Room::Never => {
-                    self.tiers[link].down.queue.pop_front();
+                    self.dequeue(link);
                 }
             }
         }
@@ -111,8 +111,8 @@ impl Hierarchy {
         let next = &self.tiers[link + 1].down;
         let is_idle = next.active.is_none() && next.queue.is_empty();
         if is_idle {
-            self.tiers[link].down.queue.pop_front();
-            self.tiers[link + 1].down.queue.push_back(id);
+            self.dequeue(link);
+            self.enqueue(id, link + 1);
         }
         Some(is_idle)
     }
@@ -163,17 +163,9 @@ impl Hierarchy {
         if !self.prefetching {
             return Ok(());
         }
-        let most = self.tiers[link - 1].cache.as_ref().map_or(u64::MAX, Fragments::capacity);
-        let wanted = |&(_, id): &(usize, SegmentId)| {
-            self.segments.get(&id).is_some_and(|segment| {
-                let read = segment.tiers[link].is_some_and(|instance| instance.readers > 0);
-                segment.fastest() == Some(link)
-                    && !read
-                    && segment.tiers[link - 1].is_none()
-                    && segment.bytes <= most
-            }) && !self.restores.contains(&id)
-        };
-        let Some((distance, id)) = self.hints.iter().take(HINTS_LOOKED_AT).enumerate().find(wanted) else {
+        self.refresh();
+        let Some(id) = self.wanted.first(link) else { return Ok(()) };
+        let Some(distance) = self.hints.distance(id).filter(|far| *far < MOST_DISTANCE) else {
             return Ok(());
         };
         let first = if distance < STRAIGHT { self.fastest_in_turn(distance) } else { link - 1 };
@@ -181,7 +173,7 @@ impl Hierarchy {
             if self.segments.get(&id).is_none_or(|segment| segment.tiers[tier].is_some()) {
                 continue;
             }
-            if let Room::Placed(offset) = self.room(tier, id, Some(distance as u64), actions)? {
+            if let Room::Placed(offset) = self.room(tier, id, Some(distance), actions)? {
                 self.new_instance(id, tier, Change::ReadStarted)?;
                 self.begin(id, Place::Tier(link), Place::Tier(tier), offset, actions);
                 break;
@@ -192,16 +184,17 @@ impl Hierarchy {
 
     /// The fastest tier of which everything that is hinted at before has a part, or of a faster one: what goes straight
     /// there takes no room from what comes sooner.
-    fn fastest_in_turn(&self, distance: usize) -> usize {
+    fn fastest_in_turn(&self, distance: u64) -> usize {
         let has = |id: SegmentId| {
             // What is not written yet needs no room of a prefetch.
             let segment = self.segments.get(&id)?;
             segment.tiers.iter().position(Option::is_some)
         };
-        self.hints.iter().take(distance).filter_map(has).max().unwrap_or(0)
+        self.hints.iter().zip(0..distance).filter_map(|(id, _)| has(id)).max().unwrap_or(0)
     }
 
     fn begin(&mut self, id: SegmentId, from: Place, to: Place, offset: u64, actions: &mut Vec<Action>) {
+        self.touch(id);
         let Some(segment) = self.segments.get_mut(&id) else { return };
         let transfer = Transfer { segment: id, from, to, bytes: segment.bytes, offset };
         if let Place::Tier(tier) = from

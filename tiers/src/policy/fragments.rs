@@ -1,7 +1,6 @@
-//! One tier's cache: a buffer cut into segments and gaps.
+//! One tier's cache: a buffer cut into segments and gaps, in which each segment is in one piece, at its offset.
 //!
-//! Used by [`super::Hierarchy`]. Contiguous: each segment is in one piece, at its offset. In pieces: only the sizes
-//! count (files in a folder, pages of a pool), and the table is as if all segments were moved together.
+//! Used by [`super::Hierarchy`]; where only sizes count: [`super::pieces`].
 //! Invariants: fragments cover the buffer without overlap, in the order of their offsets; no two gaps are neighbours;
 //! none is empty.
 
@@ -23,14 +22,13 @@ pub(super) struct Fragment {
 pub(super) struct Fragments {
     list: Vec<Fragment>,
     capacity: u64,
-    contiguous: bool,
 }
 
 impl Fragments {
     /// An empty buffer.
-    pub fn new(capacity: u64, contiguous: bool) -> Fragments {
+    pub fn new(capacity: u64) -> Fragments {
         let gap = Fragment { offset: 0, bytes: capacity, owner: None };
-        Fragments { list: if capacity == 0 { Vec::new() } else { vec![gap] }, capacity, contiguous }
+        Fragments { list: if capacity == 0 { Vec::new() } else { vec![gap] }, capacity }
     }
 
     /// All fragments, by offset.
@@ -43,56 +41,28 @@ impl Fragments {
         self.capacity
     }
 
-    /// Whether segments are in one piece.
-    pub fn is_contiguous(&self) -> bool {
-        self.contiguous
-    }
-
-    /// Puts a segment instead of some fragments, given by their ascending indices (neighbours, if the buffer is
-    /// contiguous); what is over becomes a gap. Its offset, 0 in pieces; or `None` (and nothing is changed) where they
-    /// are too small.
+    /// Puts a segment instead of some fragments, given by their ascending indices, which are neighbours; what is over
+    /// becomes a gap. Its offset; or `None` (and nothing is changed) where they are too small.
     pub fn place(&mut self, chosen: &[usize], segment: SegmentId, bytes: u64) -> Option<u64> {
         let (&first, &last) = (chosen.first()?, chosen.last()?);
-        if last >= self.list.len() || (self.contiguous && last - first + 1 != chosen.len()) {
+        if last >= self.list.len() || last - first + 1 != chosen.len() {
             return None;
         }
         let room: u64 = chosen.iter().map(|&index| self.list[index].bytes).sum();
         let rest = room.checked_sub(bytes)?;
-        let placed = |offset| Fragment { offset, bytes, owner: Some(segment) };
-        let gap = |offset| Fragment { offset, bytes: rest, owner: None };
-        if !self.contiguous {
-            for &index in chosen.iter().rev() {
-                self.list.remove(index);
-            }
-            self.list.extend([placed(0), gap(0)]);
-            self.move_together();
-            return Some(0);
-        }
         // With a gap before them, so that what is over lies behind, where the next one will go.
         let before = first.checked_sub(1).filter(|&before| self.list[before].owner.is_none());
         let rest = rest + before.map_or(0, |before| self.list[before].bytes);
         let first = before.unwrap_or(first);
         let offset = self.list[first].offset;
         let gap = Fragment { offset: offset + bytes, bytes: rest, owner: None };
-        let with_gap = [placed(offset), gap];
+        let placed = Fragment { offset, bytes, owner: Some(segment) };
+        let with_gap = [placed, gap];
         self.list.splice(first..=last, with_gap.into_iter().take(1 + usize::from(rest > 0)));
         if rest > 0 {
             self.join(first + 2);
         }
         Some(offset)
-    }
-
-    /// All gaps as one, behind all segments.
-    fn move_together(&mut self) {
-        self.list.retain(|fragment| fragment.owner.is_some());
-        let mut offset = 0;
-        for fragment in &mut self.list {
-            fragment.offset = offset;
-            offset += fragment.bytes;
-        }
-        if offset < self.capacity {
-            self.list.push(Fragment { offset, bytes: self.capacity - offset, owner: None });
-        }
     }
 
     /// Makes a gap of a segment's fragment. Whether it had one.
@@ -101,10 +71,6 @@ impl Fragments {
             return false;
         };
         self.list[index].owner = None;
-        if !self.contiguous {
-            self.move_together();
-            return true;
-        }
         self.join(index + 1);
         self.join(index);
         true
@@ -130,10 +96,7 @@ mod tests {
         fn fragments_always_cover_the_buffer(
             steps in prop::collection::vec((0usize..20, 1usize..4, 1u64..40, any::<bool>()), 0..200),
         ) {
-            for contiguous in [true, false] {
-                let mut table = Fragments::new(100, contiguous);
-                check(&mut table, &steps)?;
-            }
+            check(&mut Fragments::new(100), &steps)?;
         }
     }
 

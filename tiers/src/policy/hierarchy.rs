@@ -13,10 +13,12 @@
 //! restored; room is taken when the copy begins, never twice; a failed copy leaves the tables as if it had not begun.
 
 use super::SegmentId;
-use super::fragments::Fragments;
+use super::lane::{Cache, Lane};
 use super::rates::measured;
 use super::restore_queue::RestoreQueue;
 use super::state::{Change, IllegalChange, State};
+use super::transfer::{Place, Transfer};
+use super::wanted::Wanted;
 use super::window::Ties;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,52 +31,6 @@ pub struct TierLimits {
     pub contiguous: bool,
     /// Bytes per second into it from the next faster tier: a first guess, corrected by what is measured.
     pub rate: u64,
-}
-
-/// One end of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The application's buffer.
-    Application,
-    /// The tier of this number.
-    Tier(usize),
-}
-
-/// A copy of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// The segment.
-    pub segment: SegmentId,
-    /// From where.
-    pub from: Place,
-    /// To where.
-    pub to: Place,
-    /// Its size.
-    pub bytes: u64,
-    /// Where in the cache that it goes to, if that is contiguous.
-    pub offset: u64,
-}
-
-impl Transfer {
-    /// The link that it needs: the slower of its ends.
-    pub fn link(&self) -> usize {
-        let tier = |place| if let Place::Tier(tier) = place { tier } else { 0 };
-        tier(self.from).max(tier(self.to))
-    }
-
-    /// Whether one end is the application.
-    pub fn is_of_application(&self) -> bool {
-        [self.from, self.to].contains(&Place::Application)
-    }
-
-    /// Whether it goes towards slower tiers.
-    pub fn is_down(&self) -> bool {
-        match (self.from, self.to) {
-            (Place::Application, _) => true,
-            (_, Place::Application) => false,
-            (Place::Tier(from), Place::Tier(to)) => from < to,
-        }
-    }
 }
 
 /// What happened.
@@ -198,20 +154,10 @@ impl Segment {
     }
 }
 
-/// A direction of a link.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lane {
-    /// What waits for it. Down: for the tier; up: restores of any tier wait in `Hierarchy::restores`.
-    pub(super) queue: VecDeque<SegmentId>,
-    pub(super) active: Option<(Transfer, u64)>,
-    pub(super) failures: u32,
-    pub(super) not_before: u64,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Tier {
     /// `None`: no bound.
-    pub(super) cache: Option<Fragments>,
+    pub(super) cache: Option<Cache>,
     pub(super) rate: u64,
     pub(super) down: Lane,
     pub(super) up: Lane,
@@ -228,6 +174,9 @@ pub struct Hierarchy {
     /// Restores that wait for their delivery to begin, the first come first.
     pub(super) restores: VecDeque<SegmentId>,
     pub(super) prefetching: bool,
+    pub(super) wanted: Wanted,
+    /// What was changed, and is to be looked at again.
+    pub(super) touched: Vec<SegmentId>,
     /// Copies from and to the application that need no lane: it has several threads.
     pub(super) apart: Option<Vec<(Transfer, u64)>>,
     pub(super) ties: Ties,
@@ -243,7 +192,7 @@ impl Hierarchy {
     /// Empty tiers, the fastest first.
     pub fn new(tiers: &[TierLimits], ties: Ties) -> Hierarchy {
         let tier = |limits: &TierLimits| Tier {
-            cache: limits.capacity.map(|capacity| Fragments::new(capacity, limits.contiguous)),
+            cache: limits.capacity.map(|capacity| Cache::new(capacity, limits.contiguous)),
             rate: limits.rate,
             down: Lane::default(),
             up: Lane::default(),
@@ -255,6 +204,8 @@ impl Hierarchy {
             hints: RestoreQueue::default(),
             restores: VecDeque::new(),
             prefetching: false,
+            wanted: Wanted::new(tiers.len()),
+            touched: Vec::new(),
             apart: None,
             ties,
             steps: 0,
@@ -288,6 +239,7 @@ impl Hierarchy {
             Event::Tick => {}
         }
         self.dispatch(&mut actions)?;
+        self.refresh();
         Ok(actions)
     }
 
@@ -318,12 +270,13 @@ impl Hierarchy {
             return Err(PolicyError::Twice(segment));
         }
         self.add(segment, bytes, discardable);
-        self.tiers[0].down.queue.push_back(segment);
+        self.enqueue(segment, 0);
         Ok(())
     }
 
     fn discard(&mut self, id: SegmentId) -> Result<(), PolicyError> {
         self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?.discardable = true;
+        self.touch(id);
         Ok(())
     }
 
@@ -340,6 +293,7 @@ impl Hierarchy {
             return Err(PolicyError::Unknown(segment));
         }
         self.restores.push_back(segment);
+        self.touch(segment);
         Ok(())
     }
 
@@ -352,6 +306,7 @@ impl Hierarchy {
             if let Some(segment) = self.segments.get_mut(&id) {
                 segment.delivered = false;
             }
+            self.touch(id);
         }
         self.hints.push(id);
         Ok(())
@@ -369,6 +324,7 @@ impl Hierarchy {
 
     /// A tier has a segment no longer: the next slower copy is needed again, or the segment is no more.
     pub(super) fn gone(&mut self, id: SegmentId, tier: usize) -> Result<(), PolicyError> {
+        self.touch(id);
         let Some(segment) = self.segments.get(&id) else { return Ok(()) };
         if segment.tiers.iter().all(Option::is_none) {
             self.forget(id);
@@ -383,12 +339,26 @@ impl Hierarchy {
             self.written.remove(&segment.number);
         }
         self.hints.forget(id);
+        self.touch(id);
+    }
+
+    /// A segment waits for a tier from now on.
+    pub(super) fn enqueue(&mut self, id: SegmentId, tier: usize) {
+        self.tiers[tier].down.queue.push_back(id);
+        self.touch(id);
+    }
+
+    /// The first one that waits for a tier does so no longer.
+    pub(super) fn dequeue(&mut self, tier: usize) {
+        let first = self.tiers[tier].down.queue.pop_front();
+        self.touched.extend(first);
     }
 
     pub(super) fn change(&mut self, id: SegmentId, tier: usize, change: Change) -> Result<(), PolicyError> {
         let segment = self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?;
         let instance = segment.tiers[tier].as_mut().ok_or(PolicyError::Unknown(id))?;
         instance.state = instance.state.after(change)?;
+        self.touch(id);
         Ok(())
     }
 
@@ -408,6 +378,7 @@ impl Hierarchy {
 
     /// Takes a copy off its lane.
     fn ended(&mut self, transfer: Transfer) -> Result<u64, PolicyError> {
+        self.touch(transfer.segment);
         let error = PolicyError::NoSuchCopy(transfer);
         let tier = self.tiers.get_mut(transfer.link()).ok_or(error)?;
         let since = match self.apart.as_mut().filter(|_| transfer.is_of_application()) {
@@ -466,7 +437,7 @@ impl Hierarchy {
             return self.change(id, tier, Change::FlushDone);
         }
         if tier + 1 < self.tiers.len() && !(segment.delivered && segment.discardable) {
-            self.tiers[tier + 1].down.queue.push_back(id);
+            self.enqueue(id, tier + 1);
         }
         Ok(())
     }
@@ -479,8 +450,7 @@ impl Hierarchy {
         let segment = self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?;
         if segment.discardable {
             self.hints.forget(id);
-            let elsewhere = |queued: &SegmentId| *queued != id;
-            self.tiers.iter_mut().for_each(|tier| tier.down.queue.retain(elsewhere));
+            self.tiers.iter_mut().for_each(|tier| tier.down.queue.remove(id));
         }
         let number = segment.number;
         // A guess that this one comes again is not one of the application.
@@ -514,7 +484,7 @@ impl Hierarchy {
             // It waits for no tier that has failed before.
             let open = |tier: &Tier| tier.down.not_before <= self.now;
             match self.tiers.iter().skip(transfer.link() + 1).position(open) {
-                Some(next) => self.tiers[transfer.link() + 1 + next].down.queue.push_back(id),
+                Some(next) => self.enqueue(id, transfer.link() + 1 + next),
                 None => {
                     self.forget(id);
                     actions.push(Action::Lost(id));
@@ -565,6 +535,7 @@ impl Hierarchy {
     }
 
     pub(super) fn drop_instance(&mut self, id: SegmentId, tier: usize, actions: &mut Vec<Action>) {
+        self.touch(id);
         if let Some(segment) = self.segments.get_mut(&id) {
             segment.tiers[tier] = None;
         }

@@ -12,8 +12,11 @@
 //! right, only what is fast.
 
 mod dispatch;
+mod evictable;
 mod fragments;
 mod hierarchy;
+mod lane;
+mod pieces;
 mod profile;
 mod prune;
 mod rates;
@@ -23,13 +26,15 @@ mod room;
 mod schedule;
 mod segment_id;
 mod state;
+mod transfer;
+mod wanted;
 mod window;
 mod worth;
 
 #[cfg(test)]
 mod tests;
 
-pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, TierLimits, Transfer};
+pub use hierarchy::{Action, Event, Hierarchy, PolicyError, TierLimits};
 pub use profile::{CodecCurve, Profile, Sample};
 pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::{part, transfer_ns};
@@ -37,5 +42,6 @@ pub use retention::{Pinned, Retention, Version, newest_of_days};
 pub use schedule::{BufferLimits, Choice, Objective, Plan, schedule};
 pub use segment_id::SegmentId;
 pub use state::{Change, IllegalChange, State};
+pub use transfer::{Place, Transfer};
 pub use window::Ties;
 pub use worth::WorthPacking;

@@ -8,11 +8,13 @@
 //! restore is blocked only while there is another window.
 
 use super::SegmentId;
-use super::fragments::Fragment;
+use super::fragments::{Fragment, Fragments};
 use super::hierarchy::{Action, Hierarchy, Instance, PolicyError, Segment};
+use super::lane::Cache;
+use super::pieces::{Group, Pieces};
 use super::rates::transfer_ns;
 use super::state::{Change, State};
-use super::window::{Weight, best_pieces, best_window};
+use super::window::{Weight, best_window};
 use std::collections::BTreeMap;
 
 /// A prefetch may evict the only cached copy of what has no hint, as long as this part of the cache is not there for
@@ -57,6 +59,14 @@ pub(super) enum Room {
     Never,
 }
 
+/// What is evicted.
+enum Chosen {
+    /// Fragments of a contiguous cache.
+    Window(Vec<usize>),
+    /// Segments of one in pieces.
+    Pieces(Vec<SegmentId>),
+}
+
 impl Hierarchy {
     /// Makes room for a segment on a tier, if that can be had now, by erasing what is in the way.
     pub(super) fn room(
@@ -66,6 +76,7 @@ impl Hierarchy {
         prefetch: Option<u64>,
         actions: &mut Vec<Action>,
     ) -> Result<Room, PolicyError> {
+        self.refresh();
         let bytes = self.segments.get(&id).ok_or(PolicyError::Unknown(id))?.bytes;
         let Some(cache) = &self.tiers[tier].cache else { return Ok(Room::Placed(0)) };
         if bytes > cache.capacity() {
@@ -81,7 +92,9 @@ impl Hierarchy {
         let failing = self.tiers[tier + 1..].iter().any(|below| below.down.failures > 0);
         for &purpose in purposes {
             match self.choose(tier, bytes, purpose) {
-                Some((chosen, 0)) => return self.evict(tier, &chosen, id, bytes, actions).map(Room::Placed),
+                Some((chosen, false)) => {
+                    return self.evict(tier, &chosen, id, bytes, actions).map(Room::Placed);
+                }
                 Some(_) if !failing => return Ok(Room::Wait),
                 _ => {}
             }
@@ -89,44 +102,97 @@ impl Hierarchy {
         Ok(Room::Wait)
     }
 
-    /// The fragments to be evicted, and how long that takes.
-    fn choose(&self, tier: usize, bytes: u64, purpose: Purpose) -> Option<(Vec<usize>, u128)> {
-        let cache = self.tiers[tier].cache.as_ref()?;
-        // In pieces a gap is the last fragment, and taken before all others: if it is enough, nothing is weighed.
-        if let Some((gap, rest)) = cache.list().split_last().filter(|_| !cache.is_contiguous())
-            && gap.owner.is_none()
-            && gap.bytes >= bytes
-        {
-            return Some((vec![rest.len()], 0));
+    /// What is to be evicted, and whether that has to wait for flushes.
+    fn choose(&self, tier: usize, bytes: u64, purpose: Purpose) -> Option<(Chosen, bool)> {
+        match self.tiers[tier].cache.as_ref()? {
+            Cache::Contiguous(fragments) => {
+                let weights = self.weights(tier, fragments, purpose)?;
+                let window = best_window(&weights, bytes, self.ties)?;
+                Some((Chosen::Window(window.range.collect()), window.wait_ns > 0))
+            }
+            Cache::Pieces(pieces) => {
+                let chosen = self.choose_pieces(tier, pieces, bytes, purpose);
+                #[cfg(test)]
+                self.compare(tier, pieces, bytes, purpose, chosen.as_ref());
+                chosen.map(|(pieces, waits)| (Chosen::Pieces(pieces), waits))
+            }
         }
+    }
+
+    fn weights(&self, tier: usize, fragments: &Fragments, purpose: Purpose) -> Option<Vec<Weight>> {
+        let held = fragments.list().iter().filter(|part| part.owner.is_some_and(|id| self.is_held(id, tier)));
+        let shares = shares(purpose, held.map(|part| part.bytes).sum(), fragments.capacity())?;
         let ahead = self.flush_times(tier);
-        let held = self.held(tier);
-        let share = |part: u64| {
-            matches!(purpose, Purpose::Prefetch { instead: true, .. }) && held < cache.capacity() / part
-        };
-        let shares = (share(SHARE), share(SHARE_HINTED));
-        if matches!(purpose, Purpose::Prefetch { instead: true, .. }) && !shares.0 {
-            return None;
-        }
         let weigh = |fragment: &Fragment| match fragment.owner {
             None => Weight { bytes: fragment.bytes, wait_ns: 0, distance: GAP, blocked: false },
             Some(owner) => self.weigh((tier, owner), fragment.bytes, purpose, shares, &ahead),
         };
-        let weights: Vec<Weight> = cache.list().iter().map(weigh).collect();
-        if cache.is_contiguous() {
-            best_window(&weights, bytes, self.ties).map(|window| (window.range.collect(), window.wait_ns))
-        } else {
-            best_pieces(&weights, bytes)
-        }
+        Some(fragments.list().iter().map(weigh).collect())
+    }
+
+    fn choose_pieces(
+        &self,
+        tier: usize,
+        pieces: &Pieces,
+        bytes: u64,
+        purpose: Purpose,
+    ) -> Option<(Vec<SegmentId>, bool)> {
+        let Purpose::Prefetch { wanted, .. } = purpose else {
+            return pieces.for_write(bytes, purpose == Purpose::WriteInstead);
+        };
+        let shares = shares(purpose, pieces.held(), pieces.capacity())?;
+        let has_others =
+            (0..self.tiers.len()).any(|other| other != tier && self.tiers[other].cache.is_some());
+        let is_elsewhere =
+            |id: &SegmentId| self.segments.get(id).is_some_and(|segment| self.elsewhere(segment, tier));
+        let is_farther = |id: &SegmentId| self.hints.distance(*id).is_none_or(|far| far > wanted);
+        let order = pieces
+            .in_order(Group::Spent)
+            .chain(pieces.in_order(Group::Elsewhere))
+            .chain(pieces.in_order(Group::Unhinted).take_while(|_| shares.0))
+            .chain(
+                pieces
+                    .in_order(Group::Hinted)
+                    .take_while(|id| (shares.1 || has_others) && is_farther(id))
+                    .filter(|id| shares.1 || is_elsewhere(id)),
+            );
+        pieces.enough(bytes, order).map(|chosen| (chosen, false))
+    }
+
+    /// What was chosen is what a search among all finds.
+    #[cfg(test)]
+    fn compare(
+        &self,
+        tier: usize,
+        pieces: &Pieces,
+        bytes: u64,
+        purpose: Purpose,
+        chosen: Option<&(Vec<SegmentId>, bool)>,
+    ) {
+        let list = pieces.by_age();
+        let held = list.iter().filter(|(id, _)| self.is_held(*id, tier)).map(|(_, bytes)| bytes).sum();
+        let ahead = self.flush_times(tier);
+        let found = shares(purpose, held, pieces.capacity()).and_then(|shares| {
+            let weigh =
+                |(id, bytes): &(SegmentId, u64)| self.weigh((tier, *id), *bytes, purpose, shares, &ahead);
+            let gap = Weight { bytes: pieces.gap(), wait_ns: 0, distance: GAP, blocked: pieces.gap() == 0 };
+            let weights: Vec<Weight> = list.iter().map(weigh).chain([gap]).collect();
+            super::window::best_pieces(&weights, bytes)
+        });
+        let ids = |indices: &[usize]| -> std::collections::BTreeSet<SegmentId> {
+            indices.iter().filter_map(|index| list.get(*index)).map(|(id, _)| *id).collect()
+        };
+        let found = found
+            .map(|(indices, wait_ns)| if wait_ns > 0 { (ids(&[]), true) } else { (ids(&indices), false) });
+        let chosen = chosen.map(|(ids, waits)| (ids.iter().copied().collect(), *waits));
+        assert_eq!(chosen, found, "{bytes} bytes on tier {tier}, instead of {list:?}");
     }
 
     /// Whether a flush to a tier is better put off: it would cost the last cached copy of something, and the cache that
     /// it comes from is not short of room.
     pub(super) fn can_be_put_off(&self, from: usize, to: usize, bytes: u64) -> bool {
         // What is free in a contiguous one may be no window for what is written next.
-        let Some(cache) = self.tiers[from].cache.as_ref().filter(|cache| !cache.is_contiguous()) else {
-            return false;
-        };
+        let Some(Cache::Pieces(cache)) = &self.tiers[from].cache else { return false };
         let spare = (cache.capacity() / SPARE).min(bytes.saturating_mul(SPARE_SEGMENTS));
         self.at_once(to, |segment| self.is_spent(segment, to) || self.elsewhere(segment, to)) < bytes
             && self.at_once(from, |_| true) >= spare
@@ -134,28 +200,23 @@ impl Hierarchy {
 
     /// Bytes on a tier that are free, or can be at once, of what is chosen.
     fn at_once(&self, tier: usize, chosen: impl Fn(&Segment) -> bool) -> u64 {
-        let free = |fragment: &&Fragment| {
-            let Some(segment) = fragment.owner.and_then(|owner| self.segments.get(&owner)) else {
-                return true;
-            };
-            let is_free = segment.copied_below(tier) || (segment.delivered && segment.discardable);
-            is_free && chosen(segment)
+        let can_go = |id: &SegmentId| {
+            self.segments.get(id).is_none_or(|segment| self.is_free(segment, tier) && chosen(segment))
         };
-        let list = self.tiers[tier].cache.iter().flat_map(|cache| cache.list());
-        list.filter(free).map(|fragment| fragment.bytes).sum()
+        match &self.tiers[tier].cache {
+            None => 0,
+            Some(Cache::Contiguous(fragments)) => {
+                let free = fragments.list().iter().filter(|part| part.owner.is_none_or(|id| can_go(&id)));
+                free.map(|part| part.bytes).sum()
+            }
+            Some(Cache::Pieces(pieces)) => {
+                pieces.gap() + pieces.list().filter(|(id, _)| can_go(id)).map(|(_, bytes)| bytes).sum::<u64>()
+            }
+        }
     }
 
-    fn is_spent(&self, segment: &Segment, tier: usize) -> bool {
+    pub(super) fn is_spent(&self, segment: &Segment, tier: usize) -> bool {
         segment.delivered || segment.tiers[tier].is_some_and(|instance| instance.state == State::Consumed)
-    }
-
-    /// Bytes on a tier that were prefetched or restored, and are not free yet.
-    fn held(&self, tier: usize) -> u64 {
-        let fragments = self.tiers[tier].cache.iter().flat_map(|cache| cache.list());
-        let held = |id: SegmentId| {
-            matches!(self.state(id, tier), Some(State::Reading | State::Ready | State::Consumed))
-        };
-        fragments.filter(|fragment| fragment.owner.is_some_and(held)).map(|fragment| fragment.bytes).sum()
     }
 
     /// When each segment that waits for its flush from a tier will be below.
@@ -168,9 +229,9 @@ impl Hierarchy {
                 times.insert(transfer.segment, whole.saturating_sub(self.now.saturating_sub(since)).max(1));
                 bytes += transfer.bytes;
             }
-            for id in &below.down.queue {
-                bytes += self.segments.get(id).map_or(0, |segment| segment.bytes);
-                times.entry(*id).or_insert(transfer_ns(bytes, below.rate).max(1));
+            for id in below.down.queue.iter() {
+                bytes += self.segments.get(&id).map_or(0, |segment| segment.bytes);
+                times.entry(id).or_insert(transfer_ns(bytes, below.rate).max(1));
             }
         }
         times
@@ -201,7 +262,7 @@ impl Hierarchy {
             None if self.elsewhere(segment, tier) => NO_HINT + ELSEWHERE + (self.steps - instance.used),
             None => NO_HINT + (self.steps - instance.used),
         };
-        let free = segment.copied_below(tier) || (segment.delivered && segment.discardable);
+        let free = self.is_free(segment, tier);
         let wait_ns = match flush_times.get(&id) {
             _ if free && !self.flush_reads(id, tier) => 0,
             Some(&ns) => ns,
@@ -221,7 +282,7 @@ impl Hierarchy {
     }
 
     /// Another cache has the segment too.
-    fn elsewhere(&self, segment: &Segment, tier: usize) -> bool {
+    pub(super) fn elsewhere(&self, segment: &Segment, tier: usize) -> bool {
         (0..self.tiers.len())
             .any(|other| other != tier && self.tiers[other].cache.is_some() && segment.complete(other))
     }
@@ -229,15 +290,26 @@ impl Hierarchy {
     fn evict(
         &mut self,
         tier: usize,
-        chosen: &[usize],
+        chosen: &Chosen,
         id: SegmentId,
         bytes: u64,
         actions: &mut Vec<Action>,
     ) -> Result<u64, PolicyError> {
-        let Some(cache) = self.tiers[tier].cache.as_mut() else { return Ok(0) };
         // Who is there is asked before it is overwritten.
-        let owners: Vec<SegmentId> = chosen.iter().filter_map(|&index| cache.list()[index].owner).collect();
-        let offset = cache.place(chosen, id, bytes).unwrap_or(0);
+        let (owners, offset) = match (self.tiers[tier].cache.as_mut(), chosen) {
+            (Some(Cache::Contiguous(fragments)), Chosen::Window(window)) => {
+                let owners = window.iter().filter_map(|&index| fragments.list()[index].owner).collect();
+                (owners, fragments.place(window, id, bytes).unwrap_or(0))
+            }
+            (Some(Cache::Pieces(pieces)), Chosen::Pieces(owners)) => {
+                for owner in owners {
+                    pieces.erase(*owner);
+                }
+                pieces.add(id, bytes);
+                (owners.clone(), 0)
+            }
+            _ => (Vec::new(), 0),
+        };
         for owner in owners {
             if self.state(owner, tier) == Some(State::Ready) {
                 self.change(owner, tier, Change::Demoted)?;
@@ -262,4 +334,12 @@ impl Hierarchy {
         segment.tiers[tier] = Some(Instance { state: State::Init, readers: 0, used });
         self.change(id, tier, change)
     }
+}
+
+/// Whether a prefetch may evict what no other cache has and what has no hint, and what has a farther one, with so much
+/// held of a cache; `None`: it need not be looked for.
+fn shares(purpose: Purpose, held: u64, capacity: u64) -> Option<(bool, bool)> {
+    let share = |part| matches!(purpose, Purpose::Prefetch { instead: true, .. }) && held < capacity / part;
+    let shares = (share(SHARE), share(SHARE_HINTED));
+    (shares.0 || !matches!(purpose, Purpose::Prefetch { instead: true, .. })).then_some(shares)
 }

@@ -100,7 +100,8 @@ pub(super) fn best_window(weights: &[Weight], bytes: u64, ties: Ties) -> Option<
 
 /// The same where neighbourhood does not matter: the fragments of least waiting time, then of greatest distance, so
 /// many that they have as many bytes, and none that could be left out. Indices, ascending, and the sum of the waiting
-/// times.
+/// times. What [`super::pieces`] finds without a look at all is this.
+#[cfg(test)]
 pub(super) fn best_pieces(weights: &[Weight], bytes: u64) -> Option<(Vec<usize>, u128)> {
     let mut order: Vec<usize> = (0..weights.len()).filter(|&index| !weights[index].blocked).collect();
     order.sort_by_key(|&index| (weights[index].wait_ns, std::cmp::Reverse(weights[index].distance)));
