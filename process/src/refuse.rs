@@ -27,6 +27,16 @@ use std::os::unix::fs::MetadataExt;
 pub const IO_URING: &str = "io_uring is not supported; many programs can be told to do without (Node.js: \
                             UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: io_method=worker)";
 
+/// The connection of a program that checkpoints itself, a buffer of its server, and the server.
+pub const OBJECTS: &str = "it belongs to a set of objects that is open (holdfast.h, VELOC): what the server \
+(holdfast serve) has stored since would not be undone by a restart; close the set before a checkpoint \
+(holdfast_close, VELOC_Finalize), or run the program without `holdfast run`";
+
+/// Whether this is a buffer of a server of objects, or another file of its folder.
+pub fn is_of_objects(path: &[u8]) -> bool {
+    path.starts_with(b"/dev/shm/holdfast-objects-")
+}
+
 /// A device of the NVIDIA driver, open or mapped, at a moment when the CUDA driver has given back all that are its own.
 pub const CUDA_DEVICE: &str = "a device of the NVIDIA driver that the CUDA driver does not close: NVML, \
 Vulkan or a parent process has opened it, or the process does not use libcuda; close it first \

@@ -5,12 +5,18 @@
 //! * buffers without a version, and with one that the store has: the next server of the store would remove them, too;
 //! * all of it, if the store is provably no more ([`is_gone`]).
 //!
+//! A folder without a lock is of a server before there were locks. It is looked at when nothing in it has changed for a
+//! day and no process has anything in it open or mapped; then its buffers go that no server would miss.
+//!
 //! Invariants: nothing is touched whose lock is held; a version that may be nowhere else stays as long as there is a
 //! doubt, and what cannot be looked at is one. Fails by doing nothing, with a line in the log.
 
 use super::buffers::{self, Buffer, UNREAD};
 use holdfast_objects::buffer::State;
-use std::ffi::OsStr;
+use holdfast_sys::{procfs, unix_socket};
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -78,20 +84,17 @@ pub fn sweep(top: &Path, own: &Path) {
             return tracing::warn!("looking for what servers have left in {}: {error}", top.display());
         }
     };
+    let used = OnceCell::new();
     for folder in entries.flatten().map(|entry| entry.path()).filter(|path| path != own) {
-        if let Err(error) = sweep_one(&folder) {
+        if let Err(error) = sweep_one(&folder, &used) {
             tracing::warn!("{} stays, as it cannot be looked at: {error}", folder.display());
         }
     }
 }
 
-fn sweep_one(folder: &Path) -> io::Result<()> {
+fn sweep_one(folder: &Path, used: &OnceCell<io::Result<BTreeSet<OsString>>>) -> io::Result<()> {
     let lock = match options().open(folder.join(LOCK)) {
-        // One that is empty: its server was killed when it had just made it. Others are not of this version.
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _ = fs::remove_dir(folder);
-            return Ok(());
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return sweep_older(folder, used),
         lock => lock?,
     };
     match lock.try_lock() {
@@ -126,6 +129,71 @@ fn sweep_one(folder: &Path) -> io::Result<()> {
         remove(folder);
     }
     Ok(())
+}
+
+/// One without a lock; `used`: the folders that processes use, once they were looked for.
+fn sweep_older(folder: &Path, used: &OnceCell<io::Result<BTreeSet<OsString>>>) -> io::Result<()> {
+    // One that is empty: its server was killed when it had just made it.
+    if fs::remove_dir(folder).is_ok() {
+        return Ok(());
+    }
+    let meta = fs::symlink_metadata(folder)?;
+    let (mut newest, mut useless) = (meta.modified()?, Vec::new());
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        newest = newest.max(fs::symlink_metadata(&path)?.modified()?);
+        let number = path.file_name().and_then(OsStr::to_str).and_then(|name| name.parse().ok());
+        if let Some(number) = number
+            && is_useless(&buffers::found(&path, number)?)
+        {
+            useless.push(path);
+        }
+    }
+    if meta.uid() != unix_socket::effective_user() || newest.elapsed().is_ok_and(|age| age < AGE) {
+        return Ok(());
+    }
+    let top = folder.parent().unwrap_or(folder);
+    let name = folder.file_name().unwrap_or_default();
+    match used.get_or_init(|| in_use(top)) {
+        Err(error) => return Err(io::Error::new(error.kind(), format!("who uses it is not known: {error}"))),
+        Ok(used) if used.contains(name) => return Ok(()),
+        Ok(_) => {}
+    }
+    useless.iter().try_for_each(fs::remove_file)?;
+    // One with a version that may be nowhere else stays.
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+/// The folders in one of which a process has something open or mapped.
+///
+/// # Errors
+/// A process of a user who may enter them cannot be looked at.
+fn in_use(top: &Path) -> io::Result<BTreeSet<OsString>> {
+    let own = unix_socket::effective_user();
+    let mut used = BTreeSet::new();
+    let mut note = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path)).strip_prefix(top).ok();
+        used.extend(path.and_then(|path| path.iter().next()).map(OsStr::to_owned));
+    };
+    for pid in procfs::processes()? {
+        let is_other =
+            || fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| own != 0 && meta.uid() != own);
+        let mut look = || -> io::Result<()> {
+            procfs::maps(pid, pid)?.iter().for_each(|mapping| note(&mapping.name));
+            for fd in procfs::descriptors(pid, pid)? {
+                // One that was closed meanwhile is none.
+                let target = procfs::link(&format!("/proc/{pid}/fd/{fd}"));
+                target.iter().for_each(|target| note(target));
+            }
+            Ok(())
+        };
+        match look() {
+            Err(_) if procfs::existence(pid) != procfs::Existence::Living || is_other() => {}
+            done => done?,
+        }
+    }
+    Ok(used)
 }
 
 /// Whether none would miss it: only its store's next server would use it, and that does not.
@@ -285,6 +353,25 @@ mod tests {
         age();
         assert!(place.swept().is_empty());
         assert!(!place.folder().exists());
+    }
+
+    #[test]
+    fn of_a_folder_without_a_lock_goes_what_none_would_miss_when_none_uses_it() {
+        let place = Place::new("older");
+        place.killed(2 * AGE);
+        for own in [LOCK, NOTE] {
+            fs::remove_file(place.folder().join(own)).unwrap();
+        }
+        assert_eq!(place.swept(), ["0", "1", "2"], "the folder was changed a moment ago");
+        let folder = File::open(place.folder()).unwrap();
+        let age = || folder.set_modified(SystemTime::now() - 2 * AGE).unwrap();
+        age();
+        assert_eq!(place.swept(), ["0", "1", "2"], "it is open");
+        drop(folder);
+        // Who may not look at all processes of its user leaves it.
+        let is_known = in_use(&place.0).is_ok();
+        let left = place.swept();
+        assert!(if is_known { left == ["1"] } else { left.len() == 3 }, "{left:?}");
     }
 
     #[test]

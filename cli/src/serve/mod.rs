@@ -359,6 +359,7 @@ impl Server {
         let (buffer, content) = (Some(buffer), Some(Arc::new(content)));
         state.held.insert(segment, Held { buffer, content, ..held });
         state.publish(segment);
+        let bytes = state.weight(bytes);
         match state.step(Event::Found { segment, bytes, tier: MEMORY }) {
             // There is less room than the server before had, or it has passed the cache by: as one that is put.
             Err(PolicyError::NoRoom(..)) => {

@@ -189,7 +189,8 @@ impl Session<'_> {
         }
         let segment = state.new_segment();
         state.held.insert(segment, Held::new(&self.set, self.rank, (u64::MAX, self.run), bytes));
-        let begun = state.step(Event::Write { segment, bytes, discardable: false });
+        let weight = state.weight(bytes);
+        let begun = state.step(Event::Write { segment, bytes: weight, discardable: false });
         let is_mine = |_: &State, transfer: &Transfer| {
             (transfer.segment, transfer.from) == (segment, Place::Application)
         };
@@ -285,7 +286,8 @@ impl Session<'_> {
             state.sets.get_mut(&self.set).and_then(|set| set.promised.remove(&(self.rank, version)));
         let segment = promised.unwrap_or_else(|| state.new_segment());
         state.held.insert(segment, Held::new(&self.set, self.rank, (version, self.run), bytes));
-        state.step(Event::Write { segment, bytes, discardable: false })?;
+        let weight = state.weight(bytes);
+        state.step(Event::Write { segment, bytes: weight, discardable: false })?;
         self.server.changed.notify_all();
         loop {
             let transfer = self.turn(&mut state, segment, false).inspect_err(|_| {

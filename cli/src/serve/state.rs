@@ -11,8 +11,9 @@ use super::ranks::{Rank, Stored, table_of};
 use crate::exit::Failure;
 use holdfast_image::Epoch;
 use holdfast_objects::buffer::{Layout, State as BufferState, Table};
+use holdfast_sys::attributes;
 use holdfast_tiers::policy::{
-    Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Ties, Transfer,
+    Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Ties, Transfer, part,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,9 @@ pub fn limits(room: u64) -> [TierLimits; 2] {
     let tier = |capacity, rate| TierLimits { capacity, contiguous: false, rate };
     [tier(Some(room), RATES[0]), tier(None, RATES[1])]
 }
+
+/// Each buffer is an open file: all of memory is at most so many parts of the files that the server may have open.
+const FILES: (u64, u64) = (3, 4);
 
 /// At most this part of memory is given ahead.
 const AHEAD: u64 = 8;
@@ -119,8 +123,9 @@ pub struct State {
     /// Buffers that could not be read: for the first client that comes.
     pub unread: Vec<String>,
     pub stopping: bool,
-    /// Most bytes of all buffers.
+    /// Most bytes of all buffers, and for how many each counts at least.
     pub room: u64,
+    pub least: u64,
     /// How versions go to the store.
     pub courses: Courses,
 }
@@ -128,6 +133,7 @@ pub struct State {
 impl State {
     /// Nothing yet; `room`: most bytes of all buffers.
     pub fn new(buffers: Buffers, room: u64) -> State {
+        let files = attributes::limit(0, libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         State {
             start: Instant::now(),
             policy: Hierarchy::for_many(&limits(room), Ties::default()),
@@ -147,8 +153,14 @@ impl State {
             unread: Vec::new(),
             stopping: false,
             room,
+            least: room / part(files, FILES.0, FILES.1).max(1),
             courses: Courses::default(),
         }
+    }
+
+    /// For how many bytes a buffer of so many counts in memory.
+    pub fn weight(&self, bytes: u64) -> u64 {
+        bytes.max(self.least)
     }
 
     /// A segment that has no other name.
@@ -314,6 +326,7 @@ impl State {
         let (content, stored) = (Some(Arc::new((table, layout))), Some(stored));
         self.held.insert(segment, Held { content, stored, ..Held::new(set, rank, key, bytes) });
         self.publish(segment);
+        let bytes = self.weight(bytes);
         self.step(Event::Found { segment, bytes, tier: STORE }).map_err(defect)
     }
 

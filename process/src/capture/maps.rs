@@ -157,6 +157,9 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
     if refuse::is_only_called_deleted(name, (None, mapping.inode)) {
         return Err(refuse::CALLED_DELETED.into());
     }
+    if refuse::is_of_objects(name) {
+        return Err(refuse::OBJECTS.into());
+    }
     if name.ends_with(b" (deleted)") {
         // What the kernel makes for itself is named like a deleted file in the root folder: /[aio], /secretmem, /i915.
         let of_kernel = name.iter().filter(|byte| **byte == b'/').count() < 2;

@@ -45,6 +45,7 @@ mod order;
 mod other_ids;
 mod own_checkpoints;
 mod own_objects;
+mod own_storms;
 mod package;
 mod plain_job;
 mod processors;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::full;
 use holdfast_tests::own::{build, pids, shell};
 use holdfast_tests::processes;
-use holdfast_tests::sandbox::{Bed, PATIENCE, each_user};
+use holdfast_tests::sandbox::{Bed, PATIENCE, each_user, wait};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -183,6 +183,45 @@ fn what_is_damaged_is_read_from_elsewhere_or_refused_and_never_wrong() {
                     })?;
                 }
             }
+        }
+        Ok(())
+    });
+}
+
+/// Under `holdfast run`, whether the program has started its server, which then is of the job, or finds one.
+#[test]
+fn a_checkpoint_of_an_open_set_is_refused_by_name() {
+    each_user(|bed| {
+        build(bed, "cc -std=gnu11", "load.c", "holdfast-client")?;
+        for is_outside in [false, true] {
+            let objects = bed.work().join(format!("objects{is_outside}"));
+            let mut server = bed.holdfast(&["serve", "--store", &objects.to_string_lossy()]);
+            let server = if is_outside { Some(server.spawn()?) } else { None };
+            if is_outside {
+                bed.until("the server", PATIENCE, || objects.join("objects/serve.sock").exists())?;
+            }
+            let (job, log) = (format!("job{is_outside}"), format!("log{is_outside}"));
+            let options = format!("store={}", objects.display());
+            let words = ["./load", &options, "1", "65536", &log, "put", "20"];
+            let mut command = bed.run_command(&job, &[], &words)?;
+            command.env("LD_LIBRARY_PATH", bed.kit().bin()).env("HOLDFAST_BIN", bed.kit().holdfast());
+            let mut front = command.spawn()?;
+            let safe =
+                || bed.text(&format!("{log}.0")).lines().filter(|line| line.starts_with("safe")).count();
+            bed.until("a version in the store", PATIENCE, || safe() > 0)?;
+            for what in ["checkpoint", "check"] {
+                let said = bed.say(&[what, &job])?;
+                let words = format!("{}{}", said.stdout, said.stderr);
+                ensure!(
+                    said.code() != 0 && words.contains("a set of objects that is open"),
+                    "{what}: {words}"
+                );
+            }
+            let before = safe();
+            bed.until("more versions", PATIENCE, || safe() > before)?;
+            processes::kill(&processes::of(bed.dir()));
+            wait(&mut front, PATIENCE)?;
+            server.map(|mut server| wait(&mut server, PATIENCE)).transpose()?;
         }
         Ok(())
     });

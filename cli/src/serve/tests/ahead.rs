@@ -116,3 +116,23 @@ fn who_waits_for_room_gets_what_was_given_ahead() {
         assert_ne!(first.room(3), ahead);
     }
 }
+
+/// A buffer is an open file as well, of which a server may have so many only.
+#[test]
+fn many_small_versions_are_in_memory_no_more_than_files_may_be_open() {
+    let world = World::new(8);
+    {
+        let mut state = world.server.state.lock();
+        assert_eq!(state.weight(layout(0, 0, 1, 0).len), layout(0, 0, 1, 0).len);
+        state.least = state.room / 3;
+    }
+    let mut client = world.client(0, 1);
+    for version in 1..=8 {
+        client.put(version);
+        assert_eq!(client.ask(&Request::Wait), Answer::Done);
+        assert!(world.in_memory().len() <= 3, "{:?}", world.in_memory());
+    }
+    for version in 1..=8 {
+        assert_eq!(client.restore(version), Ok(client.run), "version {version}");
+    }
+}

@@ -23,7 +23,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const TRIES: u32 = 8;
 /// After the end of the first one so long is waited for another server; twice as long after each further one.
 const OTHERS: Duration = Duration::from_millis(250);
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Where the binary is, if not said: what the environment variable says, beside this library, in PATH.
 pub const BINARY_VARIABLE: &str = "HOLDFAST_BIN";

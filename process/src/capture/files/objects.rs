@@ -123,6 +123,9 @@ impl FileReader<'_> {
         if in_root && kind().is_ok_and(|kind| kind == MQUEUE) {
             return Err("a POSIX message queue is not supported".into());
         }
+        if refuse::is_of_objects(&found.target) {
+            return Err(refuse::OBJECTS.into());
+        }
         let mut path = found.target.clone();
         if path.first() != Some(&b'/') {
             path = self.own_namespace(found).ok_or("a namespace that is not its own is not supported")?;

@@ -9,6 +9,7 @@ use super::socket_options::options;
 use super::urgent::{self, Waiting};
 use super::{FileReader, Found, Look, Obstacle, shut, socket_files};
 use crate::capture::name_caches;
+use crate::refuse;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::{self, UnixSocket};
@@ -308,8 +309,18 @@ pub(super) fn leads_outside(socket: &OwnedFd, inode: u64) -> String {
     }
 }
 
+/// Whether this is where the server of a store's objects listens (`compat/objects/src/wire.rs`).
+fn is_server_of_objects(path: &[u8]) -> bool {
+    let path = path.split(|byte| *byte == 0).next().unwrap_or(path);
+    path.ends_with(b"/objects/serve.sock")
+}
+
 /// How a socket is refused.
 pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
+    // The path of a unix socket's other end lies behind two bytes of the family.
+    if peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects)) {
+        return refuse::OBJECTS.into();
+    }
     let what = describe(socket, inode);
     let remedy =
         if what.starts_with("netlink") { ": close it before a checkpoint, or do without" } else { "" };
