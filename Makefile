@@ -89,7 +89,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
-.PHONY: miri deny fuzz-check fuzz s3 garage slurm gpu gpu-bare chroot
+.PHONY: miri deny fuzz-check fuzz s3 garage slurm gpu gpu-bare userland chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -136,7 +136,7 @@ slurm: build ## the README's batch script under Slurm itself (root, packages slu
 	$(SAY) "Slurm"
 	@tests/slurm/run.py $(RELEASE)
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage slurm chroot nvcc gpu-bare build stand-in
+test-full: deps check unit loom miri deny fuzz-check s3 garage slurm chroot nvcc gpu-bare userland build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy
@@ -208,6 +208,10 @@ bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast che
 
 gpu: build ## what a machine with a GPU needs for tests/gpu/run, into target/gpu and target/gpu.tar.xz
 	@tests/gpu/build
+
+userland: gpu stand-in ## users of the CUDA driver API (PyPI, 800 MB, once) on the stand-in: ten restarts each
+	$(SAY) "the userland of CUDA, on the stand-in"
+	@tests/userland/run
 
 gpu-bare: gpu stand-in ## the same in a bare root on the stand-in driver, part by part (as root; 6 minutes)
 	$(SAY) "the day of a GPU, on the stand-in"

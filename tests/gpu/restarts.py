@@ -32,9 +32,12 @@ OWNERS = os.environ.get("OWNERS", "driver library keeper").split()
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
 DEATHS = bool(os.environ.get("DEATHS"))
+NO_RESTARTS = bool(os.environ.get("NO_RESTARTS"))
 # Programs in Python: the library that they need, and how many steps they do.
 NEEDS = {"train.py": ("torch", "2000"), "arrays.py": ("cupy", "200"), "compiled.py": ("jax", "200"),
-         "kernels.py": ("numba.cuda", "200"), "bindings.py": ("cuda.bindings.nvrtc", "100")}
+         "kernels.py": ("numba.cuda", "200"), "bindings.py": ("cuda.bindings.nvrtc", "100"),
+         "compiled_python.py": ("numba.cuda, cuda.bindings.driver", "100"), "tensors.py": ("tinygrad", "100"),
+         "fields.py": ("taichi", "100")}
 # What `holdfast run` has to be told for a kind: a library is bound deeply only where jemalloc does not serve.
 OPTIONS = {"deep": ["--malloc", "system"]}
 # Where what failed leaves what was said meanwhile.
@@ -153,7 +156,11 @@ def chain(folder, work, owner, name, command):
     restarts, at = [], []
     try:
         for number in range(ROUNDS):
-            job.wait_for_lines(1 + random.randrange(number * total // 5, (number + 1) * total // 5))
+            part = total // max(5, ROUNDS + 2)
+            job.wait_for_lines(1 + random.randrange(number * part, (number + 1) * part))
+            if NO_RESTARTS:
+                job.ask("checkpoint", job.name)
+                continue
             job.checkpoint_and_end()
             at.append(job.lines())
             restarts.append(job.restart())
@@ -167,7 +174,9 @@ def chain(folder, work, owner, name, command):
         same = (f"DIFFERENT from line {first_difference(found, wanted)}, restarted after lines {at}; "
                 f"undisturbed twice: " + ("the same" if again == wanted else
                                           f"different, too, from line {first_difference(again, wanted)}"))
-    row("restart", f"{name}, {owner}", f"{same}; restarts {', '.join(f'{1e3 * each:.0f} ms' for each in restarts)}")
+    times = f"restarts {', '.join(f'{1e3 * each:.0f} ms' for each in restarts)}"
+    times = times if restarts else f"{ROUNDS} checkpoints"
+    row("restart", f"{name}, {owner}", f"{same}; {times}")
 
 
 def phased(folder, work, owner, kind):

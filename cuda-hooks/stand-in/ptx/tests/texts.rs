@@ -169,6 +169,12 @@ fn generic_addresses_of_all_windows() {
         isspacep.shared %p1, %d1; selp.u32 %r3, 1, 0, %p1; isspacep.global %p2, %d0; selp.u32 %r4, 1, 0, %p2;
         st.global.v4.u32 [%d0], {%r1, %r2, %r3, %r4};";
     assert_eq!(words(body, 1, 4), [7, 8, 1, 1]);
+    // tinygrad's way to write an address
+    let first = "cvta.to.global.u64 %d1, %d0; .shared .align 8 .b8 s[16]; mov.u64 %d2, s[0]; st.shared.u32 [%d2+4], 9;
+        ld.shared.u32 %r1, [s+4]; st.global.u32 [%d1], %r1;";
+    assert_eq!(words(first, 1, 1), [9]);
+    let found = error(&kernel(".shared .align 8 .b8 s[16]; mov.u64 %d2, s[1];"));
+    assert!(found.to_string().contains("other than the first"), "{found}");
     let outside = kernel(".shared .b8 s[16]; cvta.shared.u64 %d1, s; ld.u32 %r1, [%d1+1024];");
     assert!(matches!(run(&outside, 1, 0), Err(FaultKind::IllegalAddress { .. })));
 }

@@ -27,6 +27,12 @@ pub fn ipc_close(_pointer: u64) -> Answer {
     Err(Code::INVALID_VALUE)
 }
 
+/// Memory of Vulkan, Direct3D or NvSci, mipmapped arrays: not here (driver API, "External Resource Interoperability":
+/// CUDA_ERROR_NOT_SUPPORTED is among the results of cuImportExternalMemory).
+pub fn no_other_interface() -> Answer {
+    Err(Code::NOT_SUPPORTED)
+}
+
 pub fn multicast_create(handle: Out<u64>, properties: In<MulticastProperties>) -> Answer {
     handle.require()?;
     let of = properties.get()?;

@@ -300,4 +300,32 @@ functions! {
     Gated "cuMemFreeAsync" 11020 cuMemFreeAsync
         (pointer: u64, stream: usize) | 11020 cuMemFreeAsync_ptsz
         => pool::free(pointer, stream);
+    // memory and semaphores of other interfaces: there are none here, but Taichi looks all of them up at its start
+    Gated "cuImportExternalMemory" 10000 cuImportExternalMemory
+        (_memory: Out<usize>, _description: In<u8>)
+        => shared::no_other_interface();
+    Gated "cuExternalMemoryGetMappedBuffer" 10000 cuExternalMemoryGetMappedBuffer
+        (_pointer: Out<u64>, _memory: usize, _description: In<u8>)
+        => shared::no_other_interface();
+    Gated "cuExternalMemoryGetMappedMipmappedArray" 10000 cuExternalMemoryGetMappedMipmappedArray
+        (_array: Out<usize>, _memory: usize, _description: In<u8>)
+        => shared::no_other_interface();
+    Gated "cuDestroyExternalMemory" 10000 cuDestroyExternalMemory (_memory: usize) => shared::no_other_interface();
+    Gated "cuImportExternalSemaphore" 10000 cuImportExternalSemaphore
+        (_semaphore: Out<usize>, _description: In<u8>)
+        => shared::no_other_interface();
+    Gated "cuDestroyExternalSemaphore" 10000 cuDestroyExternalSemaphore
+        (_semaphore: usize)
+        => shared::no_other_interface();
+    Gated "cuSignalExternalSemaphoresAsync" 10000 cuSignalExternalSemaphoresAsync
+        (_semaphores: In<usize>, _values: In<u8>, _count: u32, _stream: usize)
+        | 10000 cuSignalExternalSemaphoresAsync_ptsz
+        => shared::no_other_interface();
+    Gated "cuWaitExternalSemaphoresAsync" 10000 cuWaitExternalSemaphoresAsync
+        (_semaphores: In<usize>, _values: In<u8>, _count: u32, _stream: usize)
+        | 10000 cuWaitExternalSemaphoresAsync_ptsz
+        => shared::no_other_interface();
+    Gated "cuMipmappedArrayGetLevel" 5000 cuMipmappedArrayGetLevel
+        (_array: Out<usize>, _mipmapped: usize, _level: u32)
+        => shared::no_other_interface();
 }

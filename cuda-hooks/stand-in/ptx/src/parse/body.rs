@@ -373,8 +373,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `name + 8` outside brackets.
+    /// `name + 8` outside brackets, or `name[0]` (ISA, mov: "move address of A[5] into ptr"; no other element here).
     fn moved(&mut self, arg: Arg<'a>) -> Result<Arg<'a>, Failure> {
+        let is_place = matches!(arg, Arg::Variable(..) | Arg::Shared { .. });
+        if is_place && self.cursor.take('[') {
+            if self.cursor.integer()? != 0 {
+                return self.cursor.fail("an element other than the first is not supported here");
+            }
+            self.cursor.expect(']')?;
+            return Ok(arg);
+        }
         if matches!(arg, Arg::Register(..)) || self.cursor.peek() != Token::Sign('+') {
             return Ok(arg);
         }
