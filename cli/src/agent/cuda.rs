@@ -8,7 +8,7 @@
 use super::error::CheckpointError;
 use super::kept::{self, TakenMemory};
 use crate::cuda::driver::{AgentDriver, Patience};
-use crate::cuda::release;
+use crate::cuda::{refused, release};
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
 use crate::report;
@@ -136,6 +136,13 @@ impl Cuda {
     /// What is in the way of checkpointing these processes.
     pub fn obstacles(&self, members: &Members, used: &[CudaUse]) -> Vec<Refusal> {
         let Some(first) = used.first() else { return Vec::new() };
+        let release = release();
+        if let Some(why) = refused(&release) {
+            let reason = format!(
+                "the NVIDIA driver {release} cannot be used for checkpoints: {why}; take another release"
+            );
+            return vec![refuse_process(first.pid, reason)];
+        }
         match self.driver(&first.library) {
             Ok(driver) => {
                 let shares = release_number() >= SHARES_MEMORY;

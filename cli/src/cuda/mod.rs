@@ -21,6 +21,20 @@ pub fn release() -> String {
     release_in(&text).unwrap_or_default().to_owned()
 }
 
+/// Releases whose checkpoint API takes the program with it, and why.
+const REFUSED: [(&str, &str); 1] = [(
+    "610.57",
+    "its cuCheckpointProcessLock ends the process that it is to lock (NVIDIA/cuda-checkpoint#58)",
+)];
+
+/// Why a release of the driver is not called at all; `None`: it is.
+pub fn refused(release: &str) -> Option<&'static str> {
+    let is = |known: &str| {
+        release.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    REFUSED.iter().find(|(known, _)| is(known)).map(|(_, why)| *why)
+}
+
 /// The first word of the first line that is a number with points.
 fn release_in(text: &str) -> Option<&str> {
     let is_release = |word: &&str| {
@@ -32,6 +46,16 @@ fn release_in(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_that_ends_programs_is_refused() {
+        for release in ["610.57", "610.57.01"] {
+            assert!(refused(release).is_some_and(|why| why.contains("cuCheckpointProcessLock")), "{release}");
+        }
+        for release in ["", "610.5", "610.570", "610.58.02", "580.159.04"] {
+            assert_eq!(refused(release), None, "{release}");
+        }
+    }
 
     #[test]
     fn the_release_is_found_in_what_the_kernel_says() {

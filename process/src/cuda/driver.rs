@@ -21,6 +21,10 @@ pub enum CudaState {
     Checkpointed,
     /// It cannot go on ("uncorrectable error during the checkpoint/restore process").
     Failed,
+    /// On its way there, by a call of another process or one that had no answer.
+    Checkpointing,
+    /// On its way back.
+    Restoring,
     /// One that is not documented.
     Other(i32),
 }
@@ -32,6 +36,8 @@ impl From<i32> for CudaState {
             1 => CudaState::Locked,
             2 => CudaState::Checkpointed,
             3 => CudaState::Failed,
+            4 => CudaState::Checkpointing,
+            5 => CudaState::Restoring,
             other => CudaState::Other(other),
         }
     }
@@ -44,6 +50,8 @@ impl From<CudaState> for i32 {
             CudaState::Locked => 1,
             CudaState::Checkpointed => 2,
             CudaState::Failed => 3,
+            CudaState::Checkpointing => 4,
+            CudaState::Restoring => 5,
             CudaState::Other(other) => other,
         }
     }
@@ -56,6 +64,8 @@ impl fmt::Display for CudaState {
             CudaState::Locked => f.write_str("LOCKED"),
             CudaState::Checkpointed => f.write_str("CHECKPOINTED"),
             CudaState::Failed => f.write_str("FAILED"),
+            CudaState::Checkpointing => f.write_str("CHECKPOINTING"),
+            CudaState::Restoring => f.write_str("RESTORING"),
             CudaState::Other(number) => write!(f, "state {number}"),
         }
     }

@@ -21,10 +21,14 @@ use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How often a process is asked for its state, and brought one step on, until it is given up.
 const TRIES: u32 = 4;
+/// How long a process is waited for that is between two states (27 s were seen for 3 GB), and between two looks.
+const LONGEST_MOVE: Duration = Duration::from_secs(60);
+const MOVE_LOOK: Duration = Duration::from_millis(20);
 /// Codes of the driver (cuda.h, CUresult): the time of a lock is over; not permitted; not supported.
 const NOT_READY: i32 = 600;
 const TIMEOUT: i32 = 909;
@@ -127,7 +131,20 @@ pub fn obstacles(driver: &dyn DriverCheckpoint, uses: &[CudaUse]) -> Vec<Refusal
 
 fn state_of(driver: &dyn DriverCheckpoint, pid: i32) -> Result<CudaState, DriverError> {
     driver.restore_thread(pid)?;
-    driver.state(pid)
+    settled_state(driver, pid)
+}
+
+/// The state of a process: what is CHECKPOINTING or RESTORING is waited for, a while.
+fn settled_state(driver: &dyn DriverCheckpoint, pid: i32) -> Result<CudaState, DriverError> {
+    let begun = Instant::now();
+    loop {
+        let state = driver.state(pid)?;
+        let moves = matches!(state, CudaState::Checkpointing | CudaState::Restoring);
+        if !moves || begun.elapsed() > LONGEST_MOVE || has_ended(pid) {
+            return Ok(state);
+        }
+        thread::sleep(MOVE_LOOK);
+    }
 }
 
 fn in_state(state: CudaState) -> String {
@@ -150,7 +167,7 @@ fn in_state(state: CudaState) -> String {
 fn restored(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
     let mut last = String::new();
     for _ in 0..TRIES {
-        let error = match driver.state(pid) {
+        let error = match settled_state(driver, pid) {
             Ok(CudaState::Running | CudaState::Locked) => return Ok(()),
             Ok(CudaState::Checkpointed) => match driver.restore(pid) {
                 Ok(()) => return Ok(()),
@@ -171,7 +188,7 @@ fn restored(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
 fn unlocked(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
     let mut last = String::new();
     for _ in 0..TRIES {
-        let error = match driver.state(pid) {
+        let error = match settled_state(driver, pid) {
             Ok(CudaState::Locked) => match driver.unlock(pid) {
                 Ok(()) => return Ok(()),
                 Err(error) => error.to_string(),
@@ -325,7 +342,7 @@ impl Suspended {
             self.step(pid, driver.checkpoint(pid))?;
         }
         for pid in self.pids.clone() {
-            let state = driver.state(pid);
+            let state = settled_state(&*driver, pid);
             let is = state.clone();
             self.step(pid, state.map(drop))?;
             if let Ok(other) = is

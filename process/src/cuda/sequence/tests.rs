@@ -30,6 +30,8 @@ struct Fake {
     /// A function that always fails.
     broken: Option<(&'static str, Fault)>,
     over: Mutex<Vec<i32>>,
+    /// So many questions for a state find it on its way.
+    moving: Mutex<usize>,
 }
 
 impl Fake {
@@ -49,6 +51,11 @@ impl Fake {
         let state = states.entry(pid).or_insert(CudaState::Running);
         if fault == Some(Fault::Lies) {
             return Ok(*state);
+        }
+        let mut moving = self.moving.lock();
+        if function == names::STATE && *moving > 0 {
+            *moving -= 1;
+            return Ok(CudaState::Restoring);
         }
         use CudaState::{Checkpointed, Locked, Running};
         *state = match (function, *state) {
@@ -182,6 +189,15 @@ fn two_failures_in_a_row_are_made_up_for_too() {
         drop(make(&driver, &uses()));
         assert!(driver.all_are(CudaState::Running), "at {place}: {:?}", driver.calls.lock());
     }
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for() {
+    let driver = Arc::new(Fake { moving: Mutex::new(3), ..Fake::default() });
+    assert!(obstacles(&*driver, &uses()).is_empty(), "{:?}", driver.calls.lock());
+    *driver.moving.lock() = 2;
+    drop(make(&driver, &uses()).unwrap());
+    assert!(driver.all_are(CudaState::Running), "{:?}", driver.calls.lock());
 }
 
 #[test]
