@@ -4,7 +4,7 @@ import time
 
 import taichi
 
-taichi.init(arch=taichi.cuda, random_seed=7, offline_cache=False)
+taichi.init(arch=taichi.cuda, random_seed=7, offline_cache=False, device_memory_GB=0.05)
 COUNT = 1024
 values = taichi.field(taichi.f32, shape=COUNT)
 
