@@ -209,9 +209,6 @@ pub struct RolledBack {
     /// Bytes of device memory that were put back.
     #[serde(default)]
     pub device_bytes: u64,
-    /// Those of them that came from the cache on the device.
-    #[serde(default)]
-    pub cached_bytes: u64,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
 }

@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 /// Releases of the driver from this one on checkpoint memory that several processes have (README of NVIDIA's
@@ -55,6 +56,8 @@ pub struct Cuda {
     socket: Mutex<PathBuf>,
     /// Most device memory for what is not in the image yet, as the user has said.
     cache: Option<Cow>,
+    /// Device memory went back to another image: what the keeper knows of the last one holds no more.
+    went_back: AtomicBool,
     /// Devices of the image, and those that are used for them here.
     moved: Mutex<Vec<DevicePair>>,
 }
@@ -73,8 +76,8 @@ impl Cuda {
     /// Nothing is started yet. `cache`: most memory of a device for what is not in the image yet.
     pub fn new(cache: Option<Cow>) -> Cuda {
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
-        let (driver, keeper, moved) = Default::default();
-        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, moved }
+        let (driver, keeper, moved, went_back) = Default::default();
+        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, went_back, moved }
     }
 
     /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
@@ -185,12 +188,14 @@ impl Cuda {
         }
         let limits = self.limits();
         room::for_all(gate.hooks(), limits).map_err(|refusal| CheckpointError::Refused(vec![refusal]))?;
+        let whole = whole || self.went_back.load(Ordering::Relaxed);
         let mut kept = None;
         let mut keep = |pids: &[i32]| {
             let (keeper, agent) = (self.keeper.lock().clone(), self.socket.lock().clone());
             let taken = keeper.as_ref().map(|keeper| TakenMemory::take(keeper, pids, whole, &agent));
             match (taken, keeper) {
                 (Some(Ok((taken, lasting))), _) => {
+                    self.went_back.store(false, Ordering::Relaxed);
                     kept = Some(taken);
                     Ok(Some(lasting))
                 }
@@ -280,6 +285,11 @@ impl Cuda {
         *self.socket.lock() = socket.to_owned();
         *self.keeper.lock() = made.map_err(|why| ended(members, &why))?;
         Ok(())
+    }
+
+    /// Device memory of a keeper's is compared with an image, or put back to it: see [`Cuda::went_back`].
+    pub fn goes_back(&self) {
+        self.went_back.store(true, Ordering::Relaxed);
     }
 
     /// At the end of a restart, when the threads of all processes run: their CUDA state goes back to the devices.

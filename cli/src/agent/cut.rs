@@ -138,9 +138,9 @@ pub fn hold(
     settings: &Settings,
     tracer: &Tracer,
     request: &CheckpointRequest,
-    carry_over: &CarryOver,
+    seen: (&CarryOver, &BTreeMap<i32, CudaRecord>),
 ) -> Result<Cut, CheckpointError> {
-    stop(context, settings, tracer, request, (carry_over, &BTreeMap::new())).map(|(cut, _)| cut)
+    stop(context, settings, tracer, request, seen).map(|(cut, _)| cut)
 }
 
 /// Stops the program and cuts. With it: what is to be flushed first.

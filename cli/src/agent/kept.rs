@@ -374,3 +374,57 @@ pub fn put_back(
     keeper.check()?;
     Ok(Some(keeper))
 }
+
+/// Addresses of the space of devices, and what belongs there.
+type Pieces<'a> = &'a [(u64, &'a [u8])];
+
+/// Device memory that is to go back to what an image has, in the keeper that has it.
+pub struct DevicesBack {
+    keeper: Arc<Keeper>,
+    /// What differs from the image.
+    differing: Vec<Run>,
+}
+
+impl DevicesBack {
+    /// Compares what was taken with an image that has the same blocks, and reads what differs, which checks it. What
+    /// the keeper knew of the last image is gone then: the next one takes all.
+    ///
+    /// # Errors
+    /// In words: the keeper is lost, or the image is damaged.
+    pub fn compare(taken: TakenMemory, image: &dyn PageProvider) -> Result<DevicesBack, String> {
+        let keeper = Arc::clone(&taken.keeper);
+        drop(taken);
+        let mut back = DevicesBack { keeper, differing: vec![(DIGESTS, DIGESTS - PAGE_SIZE)] };
+        back.gather(image, &|pieces| back.keeper.fill(pieces))?;
+        back.differing = back.keeper.differing()?;
+        back.gather(image, &|_| Ok(()))?;
+        Ok(back)
+    }
+
+    /// Brings it there: how many bytes.
+    ///
+    /// # Errors
+    /// In words; some of it may be there.
+    pub fn put_back(&self, image: &dyn PageProvider) -> Result<u64, String> {
+        self.keeper.clear(&self.differing)?;
+        self.gather(image, &|pieces| self.keeper.fill(pieces))?;
+        self.keeper.check()?;
+        Ok(self.differing.iter().map(|(_, len)| len).sum())
+    }
+
+    /// What the image has of what differs.
+    fn gather(
+        &self,
+        image: &dyn PageProvider,
+        put: &(impl Fn(Pieces<'_>) -> Result<(), String> + Sync),
+    ) -> Result<(), String> {
+        let stored: PageSet = image.extents().iter().map(|extent| extent.run).collect();
+        let wanted = set(&self.differing).intersection(&stored).into_runs();
+        let put = |pieces: &[(Addr, &[u8])]| {
+            let pieces: Vec<(u64, &[u8])> =
+                pieces.iter().map(|(at, bytes)| (split(*at).1.0, *bytes)).collect();
+            put(&pieces).map_err(|why| PageError::System(io::Error::other(why)))
+        };
+        image.gather(&wanted, &put).map_err(|error| format!("reading device memory from the image: {error}"))
+    }
+}

@@ -29,6 +29,7 @@ mod request;
 mod restart_progress;
 mod retention;
 mod rollback;
+mod rollback_devices;
 mod rollbacks;
 mod rush;
 mod slot_waiters;

@@ -1,20 +1,20 @@
 //! One rollback: the program goes on from one of its images, in the processes that it has.
 //!
-//! In a thread of its own, as a checkpoint, and never beside one. Order: the image is opened and must be one of this
-//! run; all processes are held and recorded as at a checkpoint; what they are now is compared with the image; what may
-//! differ of their memory is read, which checks it; only then something is changed ([`holdfast_process::rebuild`]).
-//! Invariants: a refusal leaves the program as it is, and it runs on; after the first change it goes on from the image
-//! or is ended; all that was written since the newest image still counts as written, so that the next one is right.
-//! Fails by: a [`Reply`].
+//! In a thread of its own, as a checkpoint, and never beside one. Order: the image is opened and must be one of
+//! this run; the CUDA driver checkpoints what uses it; all processes are held and recorded as at a checkpoint; what
+//! they are now is compared with the image; what may differ of their memory is read, which checks it; only then
+//! something is changed ([`holdfast_process::rebuild`]). Invariants: a refusal leaves the program as it is, and it
+//! runs on; after the first change it goes on from the image or is ended; all that was written since the newest
+//! image still counts as written, so that the next one is right. Fails by: a [`Reply`].
 
 use super::carry_over::CarryOver;
 use super::context::JobContext;
-use super::cuda::Cuda;
 use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, Reporter};
 use super::processes::Processes;
 use super::request::{CheckpointOptions, CheckpointRequest};
+use super::rollback_devices::Devices;
 use super::write_monitor::WriteMonitor;
 use crate::exit::{Exit, Failure};
 use crate::inherited_fds::InheritedFd;
@@ -26,7 +26,7 @@ use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use holdfast_process::rebuild::in_place::{Held, InPlace, Plan};
 use holdfast_process::rebuild::{InPlaceError, RebuildError};
-use holdfast_process::{Cut, Members, Tracer, Tracking, refuse_process};
+use holdfast_process::{Cut, Members, Target, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Image, StoreError};
@@ -81,12 +81,9 @@ fn roll_back(context: &JobContext, tracer: &Tracer, request: &RollbackRequest) -
         inherited_fds: request.inherited_fds.clone(),
     };
     let members = cut_request.members().map_err(|error| Box::new(error.reply()))?;
-    if let Some(user) = Cuda::users(&members).first() {
-        let why = "it uses CUDA: memory of a device is not put back in place yet";
-        return refused(vec![refuse_process(user.pid, why).to_string()]);
-    }
+    let devices = Devices::suspend(context, &members)?;
     carry_over.monitor.iter().for_each(WriteMonitor::pause);
-    let done = in_stop(context, tracer, &cut_request, &carry_over, image, &record);
+    let done = in_stop(context, tracer, (&cut_request, devices), &carry_over, image, &record);
     members.tell(Tracking::failed);
     carry_over.monitor.iter().for_each(WriteMonitor::go_on);
     done
@@ -142,20 +139,21 @@ fn newest(context: &JobContext) -> Answer<Option<Epoch>> {
 fn in_stop(
     context: &JobContext,
     tracer: &Tracer,
-    request: &CheckpointRequest,
+    (request, mut devices): (&CheckpointRequest, Devices),
     carry_over: &CarryOver,
     image: Image,
     record: &ProcessRecord,
 ) -> Answer<RolledBack> {
-    let epoch = image.epoch();
-    let cut = cut::hold(context, &context.settings(), tracer, request, carry_over)
+    let (epoch, image) = (image.epoch(), Arc::new(image));
+    let cut = cut::hold(context, &context.settings(), tracer, request, (carry_over, &devices.records))
         .map_err(|error| Box::new(error.reply()))?;
     let held = held(context, &cut);
     let plan = Plan::new((&cut.record, &cut.targets), record, epoch, &held)
         .map_err(|refusals| Box::new(CheckpointError::Refused(refusals).reply()))?;
     let common = carry_over.lineage.as_ref().map_or_else(PageSet::new, |newest| image.in_common(newest));
-    let wanted = plan.wanted(&held, &image, &common);
-    let staged = plan.stage(&wanted, &image).map_err(of_rebuild)?;
+    let wanted = plan.wanted(&held, &*image, &common);
+    let staged = plan.stage(&wanted, &*image).map_err(of_rebuild)?;
+    devices.compare(context, &*image).map_err(|message| Box::new(Reply::Error { message }))?;
     let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE);
     let mut done = RolledBack {
         epoch,
@@ -169,24 +167,30 @@ fn in_stop(
         plan,
         targets: targets.clone(),
         staged,
-        pages: Arc::new(image),
+        pages: Arc::<Image>::clone(&image),
         saved_dir: context.job.saved_dir(),
         socket: context.job.socket_path(),
     });
     match put_back {
         Ok(notes) => {
-            done.stop_ns = elapsed_ns(cut.begun);
             done.notes = notes;
+            done.device_bytes = devices
+                .finish(context, record, &targets, &*image)
+                .map_err(|failure| Box::new(Reply::Error { message: failure.message }))?;
+            done.stop_ns = elapsed_ns(cut.begun);
             forget(context, targets);
             Ok(done)
         }
         Err(InPlaceError::Untouched(error)) => Err(of_rebuild(error)),
-        Err(InPlaceError::Broken(error)) => Err(end(context, cut, epoch, &error)),
+        Err(InPlaceError::Broken(error)) => {
+            devices.ending();
+            Err(end(context, cut, epoch, &error))
+        }
     }
 }
 
 /// What was known of memory and files is not so any more.
-fn forget(context: &JobContext, mut targets: Vec<holdfast_process::Target>) {
+fn forget(context: &JobContext, mut targets: Vec<Target>) {
     Members::new(targets.remove(0), targets).tell(Tracking::forget_known);
     if let Some(contents) = &context.contents {
         contents.doubt();

@@ -47,7 +47,6 @@ pub fn run(args: &RollbackArgs, root: Option<&Path>) -> Result<(), Failure> {
                 "compared_bytes": compared_bytes,
                 "written_bytes": written_bytes,
                 "device_bytes": done.device_bytes,
-                "cached_bytes": done.cached_bytes,
                 "notes": done.notes,
             }),
         );

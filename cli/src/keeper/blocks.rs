@@ -9,10 +9,10 @@ use super::bank::{Bank, Buffer, Copies, Hashed, Placed};
 use super::cache::{Cache, SEGMENT};
 use super::messages::{Block, PACKED, Run, Taken};
 use super::packer::{Batch, Cached, Packer};
+use super::runs::{digest_pages, runs};
 use super::slots::{END, Slots};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys};
-use holdfast_image::PAGE_SIZE;
 use holdfast_image::address_space::DIGESTS;
 use holdfast_image::pages::SourceCodec;
 use holdfast_pager::CowLimit;
@@ -21,7 +21,7 @@ use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
 use holdfast_sys::cuda_window::Window;
 use holdfast_sys::{fault, memfd};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +31,6 @@ use std::time::Instant;
 
 /// Granularity of physical memory: what cuMemGetAllocationGranularity says on every discrete GPU of today.
 const UNIT: u64 = 2 << 20;
-/// Bytes of the digests of a page.
-const SLOTS_OF_PAGE: u64 = PAGE_SIZE / Digest::BYTES;
 
 /// A block.
 struct Owned {
@@ -501,6 +499,23 @@ impl Blocks {
     /// # Errors
     /// It has not; in words.
     pub fn check(&mut self) -> Result<(), String> {
+        let Taken { dirty, zero, .. } = self.differing()?;
+        let wrong = dirty.iter().chain(&zero).map(|(_, len)| len / CHUNK).sum::<u64>();
+        match dirty.iter().chain(&zero).map(|(start, _)| start / CHUNK).min() {
+            None => Ok(()),
+            Some(slot) => Err(format!(
+                "{wrong} chunks of device memory are not what their digests in the image say, the first of them \
+                 chunk {slot}: the image is damaged, use an older one"
+            )),
+        }
+    }
+
+    /// What does not have the digests that were filled in.
+    ///
+    /// # Errors
+    /// The device has failed; in words.
+    pub fn differing(&mut self) -> Result<Taken, String> {
+        let (mut dirty, mut zero) = (Vec::new(), Vec::new());
         for (number, bank) in self.banks.iter().enumerate() {
             let own = self.all.iter().filter(|(_, one)| one.bank == number);
             let placed = |(name, one): (&u64, &Owned)| Placed { at: one.at, bytes: one.bytes, slot: *name };
@@ -509,12 +524,28 @@ impl Blocks {
                 continue;
             }
             let hashed = bank.changed(Keys::new(self.key), &placed).map_err(words)?;
-            let wrong = hashed.dirty.len() + hashed.zero.len();
-            if let Some(slot) = hashed.dirty.iter().chain(&hashed.zero).min() {
-                return Err(format!(
-                    "{wrong} chunks of device memory are not what their digests in the image say, the first of them \
-                     chunk {slot}: the image is damaged, use an older one"
-                ));
+            dirty.extend(hashed.dirty);
+            zero.extend(hashed.zero);
+        }
+        Ok(Taken { dirty: runs(dirty), zero: runs(zero), ..Taken::default() })
+    }
+
+    /// Makes these zero: what is not is filled in then.
+    ///
+    /// # Errors
+    /// There is nothing at these addresses, or the device has failed; in words.
+    pub fn clear(&mut self, all: &[Run]) -> Result<(), String> {
+        for &(start, len) in all {
+            let (mut at, end) = (start, start.saturating_add(len));
+            while at < end {
+                let found = self.all.range(..=at / CHUNK).next_back();
+                let found = found.filter(|(name, one)| at < *name * CHUNK + one.bytes);
+                let (name, one) = found.ok_or_else(|| format!("no block has the address {at:#x}"))?;
+                let here = (end - at).min(name * CHUNK + one.bytes - at);
+                let device = &self.banks[one.bank].device;
+                let place = one.at + (at - name * CHUNK);
+                device.set(place, 0, here).and_then(|()| device.finish()).map_err(words)?;
+                at += here;
             }
         }
         Ok(())
@@ -525,49 +556,4 @@ impl Blocks {
 fn altered(start: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let name = if start >= DIGESTS { "other-digests" } else { "other-device-pages" };
     fault::is_asked(name).then(|| bytes.iter().map(|byte| byte ^ 1).collect())
-}
-
-/// Slots, ascending by device, as runs of addresses.
-fn runs(mut slots: Vec<u64>) -> Vec<Run> {
-    slots.sort_unstable();
-    let mut all: Vec<Run> = Vec::new();
-    for slot in slots {
-        let start = slot * CHUNK;
-        match all.last_mut() {
-            Some((first, len)) if *first + *len == start => *len += CHUNK,
-            _ => all.push((start, CHUNK)),
-        }
-    }
-    all
-}
-
-/// The pages with the digests of these blocks.
-fn digest_pages(blocks: &[Block]) -> Vec<Run> {
-    let pages = blocks.iter().flat_map(|block| {
-        let last = block.name + block.bytes / CHUNK;
-        block.name / SLOTS_OF_PAGE..last.div_ceil(SLOTS_OF_PAGE)
-    });
-    let pages: BTreeSet<u64> = pages.collect();
-    let mut all: Vec<Run> = Vec::new();
-    for page in pages {
-        let start = DIGESTS + page * PAGE_SIZE;
-        match all.last_mut() {
-            Some((first, len)) if *first + *len == start => *len += PAGE_SIZE,
-            _ => all.push((start, PAGE_SIZE)),
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_and_digests_are_runs_of_addresses() {
-        assert_eq!(runs(vec![40, 41, 33]), [(33 * CHUNK, CHUNK), (40 * CHUNK, 2 * CHUNK)]);
-        let block = |name, bytes| Block { name, bytes, owner: 1, uuid: [0; 16] };
-        let pages = digest_pages(&[block(32, UNIT), block(64, 16 * UNIT), block(1024, UNIT)]);
-        assert_eq!(pages, [(DIGESTS, 3 * PAGE_SIZE), (DIGESTS + 4 * PAGE_SIZE, PAGE_SIZE)]);
-    }
 }

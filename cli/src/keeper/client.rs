@@ -140,11 +140,32 @@ impl Keeper {
     /// Nothing is taken.
     pub fn take(&self, owners: &[i32], whole: bool) -> Result<Taken, String> {
         self.stored.lock().clear();
-        let (_, mut files) = self.ask_for(&Question::Take { owners: owners.to_vec(), whole })?;
+        self.ask_described(&Question::Take { owners: owners.to_vec(), whole })
+    }
+
+    fn ask_described(&self, question: &Question) -> Result<Taken, String> {
+        let (_, mut files) = self.ask_for(question)?;
         let mut text = Vec::new();
         let mut file = File::from(files.pop().ok_or("the keeper has not said what it has taken")?);
         file.read_to_end(&mut text).map_err(|error| format!("reading what the keeper has taken: {error}"))?;
         serde_json::from_slice(&text).map_err(|error| format!("what the keeper has taken: {error}"))
+    }
+
+    /// What does not have the digests that were filled in: not zero, and zero.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn differing(&self) -> Result<Vec<Run>, String> {
+        let Taken { dirty, zero, .. } = self.ask_described(&Question::Differing)?;
+        Ok(dirty.into_iter().chain(zero).collect())
+    }
+
+    /// Makes memory zero.
+    ///
+    /// # Errors
+    /// There is no such memory.
+    pub fn clear(&self, all: &[Run]) -> Result<(), String> {
+        all.chunks(MOST).try_for_each(|some| self.ask(&Question::Clear { runs: some.to_vec() }))
     }
 
     /// Reads what was taken.

@@ -71,6 +71,11 @@ pub enum Question {
     Fill { runs: Vec<Run> },
     /// Compare all that was remade with the digests that were filled in.
     Check,
+    /// For a rollback: what does not have the digests that were filled in? The answer comes with a file that has a
+    /// [`Taken`].
+    Differing,
+    /// Make these zero.
+    Clear { runs: Vec<Run> },
 }
 
 /// What it says.

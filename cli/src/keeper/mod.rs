@@ -21,4 +21,5 @@ pub mod packer;
 pub mod probe;
 pub mod process;
 mod reading;
+mod runs;
 pub mod slots;

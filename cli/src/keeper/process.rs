@@ -127,17 +127,9 @@ impl Keeper {
         let sent = match question {
             Question::Take { owners, whole } => {
                 fault::point("cuda-keeper-asked");
-                let taken = self.blocks.take(&owners, whole).and_then(|taken| {
-                    described(&taken).map_err(|error| format!("describing what was taken: {error}"))
-                });
-                match taken {
-                    Ok(file) => {
-                        let text = serde_json::to_vec(&Answer::Done).unwrap_or_default();
-                        scm::send_many(agent.as_fd(), &text, &[file.as_fd()])
-                    }
-                    Err(why) => messages::send(agent.as_fd(), &Answer::Failed { why }),
-                }
+                self.send_described(&agent, |blocks| blocks.take(&owners, whole))
             }
+            Question::Differing => self.send_described(&agent, |blocks| blocks.differing()),
             Question::Stored { runs } => {
                 self.blocks.stored(&runs);
                 Ok(())
@@ -183,6 +175,24 @@ impl Keeper {
         }
     }
 
+    /// Sends what comes of a question in a file, which is as long as it is.
+    fn send_described(
+        &mut self,
+        agent: &OwnedFd,
+        answer: impl FnOnce(&mut Blocks) -> Result<Taken, String>,
+    ) -> io::Result<()> {
+        let file = answer(&mut self.blocks).and_then(|taken| {
+            described(&taken).map_err(|error| format!("describing what was taken: {error}"))
+        });
+        match file {
+            Ok(file) => {
+                let text = serde_json::to_vec(&Answer::Done).unwrap_or_default();
+                scm::send_many(agent.as_fd(), &text, &[file.as_fd()])
+            }
+            Err(why) => messages::send(agent.as_fd(), &Answer::Failed { why }),
+        }
+    }
+
     fn inherit(&mut self, blocks: &[(u64, i32)], files: Vec<OwnedFd>) -> Result<(), String> {
         if blocks.len() != files.len() {
             return Err(format!("{} descriptors came for {} blocks", files.len(), blocks.len()));
@@ -219,7 +229,9 @@ impl Keeper {
             }),
             Question::Fill { runs } => self.fill(&runs),
             Question::Check => self.blocks.check(),
+            Question::Clear { runs } => self.blocks.clear(&runs),
             Question::Take { .. }
+            | Question::Differing
             | Question::Pack { .. }
             | Question::Stored { .. }
             | Question::Lend { .. }

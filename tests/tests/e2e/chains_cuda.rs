@@ -19,7 +19,7 @@ fn is_long(words: &[&str]) -> bool {
 }
 
 /// Device memory is a keeper's.
-const KEEPER: &[(&str, &str)] = &[("HOLDFAST_CUDA_DATA", "keeper")];
+pub const KEEPER: &[(&str, &str)] = &[("HOLDFAST_CUDA_DATA", "keeper")];
 
 fn run(name: &str, arguments: &[&str], long: bool, users: (User, User)) {
     run_with(name, arguments, long, users, &[]);
@@ -35,6 +35,13 @@ fn run_with(
     if long && !full() {
         return println!("not run: only in the long form (HOLDFAST_TEST_FULL=1)");
     }
+    let app = app(name, arguments, variables);
+    let plan = Plan { variables, ..if full() { Plan::exactly(10, 3) } else { Plan::of(2) } };
+    chain_in_turn(&app, user, turn, plan);
+}
+
+/// One of the programs, on the stand-in driver.
+pub fn app(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> App {
     let folder = kit().stand_in().expect("the stand-in driver").to_string_lossy().into_owned();
     let program = if name == "device_memory" { kit().program(name) } else { kit().cuda_program(name) };
     let program = program.to_string_lossy().into_owned();
@@ -53,8 +60,7 @@ fn run_with(
     words.extend([format!("LD_LIBRARY_PATH={folder}"), program, steps.to_owned()]);
     words.extend(arguments.iter().map(|&word| word.to_owned()));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let plan = Plan { variables, ..if full() { Plan::exactly(10, 3) } else { Plan::of(2) } };
-    chain_in_turn(&App::real(&format!("cuda {name}"), &words), user, turn, plan);
+    App::real(&format!("cuda {name}"), &words)
 }
 
 macro_rules! programs {

@@ -1,8 +1,10 @@
 //! `holdfast rollback`: programs that go back in place, again and again, end as if nothing had been; what cannot go
 //! back is refused by name and runs on; deaths and damage at every moment leave one time or the other, never both.
 
+use crate::chains_cuda;
 use anyhow::{Context, Result};
 use holdfast_tests::apps::{App, NotHere, Results, reference};
+use holdfast_tests::cuda_job::Variables;
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::{alone, checkpoint, many};
@@ -22,11 +24,17 @@ const NOT_FOUND: i32 = 66;
 const SAMPLE: &[&str] = &["registers", "mainstack", "signals", "timers", "heap", "files", "tree_memory"];
 
 /// Runs a program, takes images and goes back to them at random moments. Returns how often it went back, and why not.
-fn back_and_forth(bed: &Bed, app: &App, rounds: u32, random: &mut Random) -> Result<(u32, Vec<String>)> {
+fn back_and_forth(
+    bed: &Bed,
+    app: &App,
+    (rounds, variables): (u32, Variables<'_>),
+    random: &mut Random,
+) -> Result<(u32, Vec<String>)> {
     let _alone = app.alone.then(alone);
     let reference = reference(app)?;
     app.prepare(bed)?;
     let mut command = bed.run_command(JOB, app.options, &app.words())?;
+    command.envs(variables.iter().copied());
     let mut front = command.stdin(app.input(bed)?).spawn()?;
     let share = reference.took.mul_f64(0.5) / rounds / 2;
     let (mut done, mut refused) = (0, Vec::new());
@@ -80,9 +88,49 @@ fn run(name: &str, user: User) {
         _ => {}
     }
     let Some(bed) = Bed::lasting(user, LIMIT) else { return };
-    match back_and_forth(&bed, &entry.app(), many(), &mut Random::new()) {
+    match back_and_forth(&bed, &entry.app(), (many(), &[]), &mut Random::new()) {
         Ok((done, refused)) => println!("{name} as {user:?}: {done} rollbacks, refused: {refused:#?}"),
         Err(error) if error.is::<NotHere>() => println!("not run: {error}"),
         Err(error) => panic!("{name} as {user:?}: {error:#}"),
+    }
+}
+
+/// Programs that use CUDA, on the stand-in driver: device memory goes back with the rest.
+mod cuda {
+    use super::*;
+
+    fn run(name: &str, user: User, variables: Variables<'_>) {
+        let Some(bed) = Bed::lasting(user, LIMIT) else { return };
+        let app = chains_cuda::app(name, &[], variables);
+        match back_and_forth(&bed, &app, (many(), variables), &mut Random::new()) {
+            Ok((done, refused)) => {
+                println!("{name} as {user:?}: {done} rollbacks, refused: {refused:#?}");
+                // Those that make and free device memory may be refused at times.
+                assert!(done > 0 || name == "device_memory", "{name}: {refused:?}");
+            }
+            Err(error) => panic!("{name} as {user:?} with {variables:?}: {error:#}"),
+        }
+    }
+
+    macro_rules! programs {
+        ($owner:ident $variables:expr, $short:expr; $($name:ident)*) => {
+            mod $owner {
+                use super::*;
+                $(#[test] fn $name() {
+                    if full() || $short.contains(&stringify!($name)) {
+                        run(stringify!($name), User::Root, $variables);
+                        run(stringify!($name), User::Ordinary, $variables);
+                    }
+                })*
+            }
+        };
+    }
+    programs! {
+        library &[], ["pointers", "pinned"];
+        saxpy pointers atomics structs globals streams pinned graph threads vmm device_memory
+    }
+    programs! {
+        keeper chains_cuda::KEEPER, ["saxpy", "streams"];
+        saxpy pointers atomics structs globals streams pinned graph threads vmm
     }
 }

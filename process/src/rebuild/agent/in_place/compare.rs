@@ -192,8 +192,21 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         all.map(|one| (one.id, one.clock, one.notify, one.signal, one.value, one.tid)).collect()
     };
     differs(timers(now) != timers(then), format!("it has made or deleted timers (timer_create) {since}"));
-    let cuda = now.cuda.is_some() || then.cuda.is_some();
-    differs(cuda, "it uses CUDA: memory of a device is not put back in place yet".to_owned());
+    let cuda = |record: &ProcessRecord| {
+        record.cuda.as_ref().map(|cuda| (cuda.library.clone(), cuda.devices.clone()))
+    };
+    differs(
+        cuda(now) != cuda(then),
+        format!("it has begun to use CUDA, or another driver or device, {since}"),
+    );
+    let kept = |record: &ProcessRecord| {
+        let kept = record.cuda.as_ref().and_then(|cuda| cuda.kept.as_ref());
+        kept.map(|kept| (kept.key, kept.blocks.clone()))
+    };
+    differs(
+        kept(now) != kept(then),
+        format!("its device memory is not in the same blocks as then: it has changed {since}"),
+    );
     let names = then.threads.iter().filter_map(|then| {
         let now = now.threads.iter().find(|now| now.tid == then.tid)?;
         thread(now, then, &since)
