@@ -33,6 +33,10 @@ pub const CUDA_DATA_DRIVER: &str = "driver";
 pub const CUDA_DATA_LIBRARY: &str = "library";
 /// Value of [`ENV_CUDA_DATA`]: a keeper, a process of the agent's.
 pub const CUDA_DATA_KEEPER: &str = "keeper";
+/// Whether the program finds io_uring: [`IO_URING_KEEP`], or anything else for a kernel without it.
+pub const ENV_IO_URING: &str = "HOLDFAST_IO_URING";
+/// Value of [`ENV_IO_URING`]: the kernel's io_uring; a checkpoint is refused while there is a ring.
+pub const IO_URING_KEEP: &str = "keep";
 /// Folder with one file per protected region, after a restart from protected memory.
 pub const ENV_PROTECTED_DIR: &str = "HOLDFAST_PROTECTED_DIR";
 /// Set: a program that was started with nothing but LD_PRELOAD starts no agent.

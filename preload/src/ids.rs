@@ -18,7 +18,7 @@
 use crate::shared;
 #[cfg(not(test))]
 #[cfg(not(test))]
-use crate::{advice, attributes, ipc, segments};
+use crate::{advice, attributes, io_uring, ipc, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use holdfast_abi::{IdPair, SharedPage};
@@ -278,6 +278,7 @@ unsafe extern "C" fn syscall_translated(
             .or_else(|| attributes::by_number(number, args))
             .or_else(|| segments::by_number(number, args))
             .or_else(|| ipc::by_number(number, args))
+            .or_else(|| io_uring::by_number(number))
     };
     let result = match elsewhere {
         Some(result) => result,
@@ -329,6 +330,8 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "cmp rdi, {munlockall}",
         "je 2f",
         "cmp rdi, {landlock}",
+        "je 2f",
+        "cmp rdi, {io_uring}",
         "je 2f",
         "lea rax, [rdi - {semget}]",
         "cmp rax, 2",
@@ -391,6 +394,7 @@ pub unsafe extern "C" fn syscall() -> c_long {
         mlockall = const libc::SYS_mlockall,
         munlockall = const libc::SYS_munlockall,
         landlock = const libc::SYS_landlock_restrict_self,
+        io_uring = const libc::SYS_io_uring_setup,
         translated = sym syscall_translated,
         errno = sym libc::__errno_location,
     )

@@ -22,6 +22,7 @@
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
 //! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
+//! | [`io_uring`] | io_uring, absent |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
@@ -44,6 +45,7 @@ mod fork;
 mod guard;
 mod host;
 mod ids;
+mod io_uring;
 mod ipc;
 mod launch;
 mod lifecycle;

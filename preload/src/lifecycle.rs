@@ -13,7 +13,7 @@
 
 use crate::message::Text;
 use crate::shared;
-use crate::{agent, area, attributes, cuda, fork, guard, host, ids, launch, sys, trigger, undo};
+use crate::{agent, area, attributes, cuda, fork, guard, host, ids, io_uring, launch, sys, trigger, undo};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
@@ -83,6 +83,7 @@ fn attach() -> (&'static str, c_int) {
     }
     fork::register();
     guard::start();
+    io_uring::start();
     trigger::install();
     ("the agent knows this process", 0)
 }

@@ -24,8 +24,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 /// A ring of io_uring, open or mapped.
-pub const IO_URING: &str = "io_uring is not supported; many programs can be told to do without (Node.js: \
-                            UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: io_method=worker)";
+pub const IO_URING: &str = "io_uring is not supported, and this program has a ring although `holdfast run` hides them \
+(--io-uring off, the default): it is static, or makes system calls of its own, or was started with --io-uring keep; \
+many programs can be told to do without (Node.js: UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: \
+io_method=worker)";
 
 /// The connection of a program that checkpoints itself, a buffer of its server, and the server.
 pub const OBJECTS: &str = "it belongs to a set of objects that is open (holdfast.h, VELOC): what the server \

@@ -274,7 +274,7 @@ static void counter_memory(void)
 static void ring_memory(void)
 {
     struct io_uring_params parameters = {0};
-    keep("io_uring", (int)syscall(SYS_io_uring_setup, 64, &parameters));
+    keep("io_uring", (int)raw_call(SYS_io_uring_setup, 64, (long)&parameters));
     only_mapping("a private mapping of io_uring", MAP_PRIVATE);
 }
 static int set_ids[130];

@@ -193,7 +193,7 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "inotify") == 0) unread_events();
     if (strncmp(kind, "io_uring", 8) == 0) {
         struct io_uring_params parameters = {0};
-        long fd = syscall(SYS_io_uring_setup, 4, &parameters);
+        long fd = raw_call(SYS_io_uring_setup, 4, (long)&parameters);
         if (fd < 0) {
             puts("not here");
             exit(77);

@@ -20,7 +20,7 @@ struct ring {
 static int ring_open(struct ring *ring)
 {
     memset(ring, 0, sizeof *ring);
-    ring->fd = (int)syscall(SYS_io_uring_setup, 4, &ring->parameters);
+    ring->fd = (int)raw_call(SYS_io_uring_setup, 4, (long)&ring->parameters);
     if (ring->fd < 0) return -1;
     const struct io_uring_params *p = &ring->parameters;
     CHECK(p->features & IORING_FEAT_SINGLE_MMAP);

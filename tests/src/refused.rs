@@ -61,7 +61,8 @@ macro_rules! refused {
                 refused "fd 9 (/memfd:large (deleted))" "65 MiB" "the limit is 64";
             inotify_with_unread_events: "refused" "inotify" "60" => "inotify events that were not read yet",
                 refused "fd 9" "inotify" "try again";
-            io_uring: "refused" "io_uring" "15" => "io_uring", refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
+            io_uring: "refused" "io_uring" "15" => "A ring of io_uring that was made past the C library",
+                refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
                 refused "mapping 0x" "kernel object";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",

@@ -4,8 +4,8 @@ use super::restart::StdioChoice;
 use crate::completion::jobs;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration, parse_on,
-    parse_rate, parse_signal, parse_size,
+    Allocator, Cow, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
+    parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -64,6 +64,10 @@ pub struct RunArgs {
     /// Allocator of the program: the jemalloc of libholdfast, or the program's own
     #[arg(long, value_enum, default_value_t = Allocator::Jemalloc)]
     pub malloc: Allocator,
+    /// io_uring, which no image can hold. off: the program finds none, as on a kernel without it, and goes another way.
+    /// keep: it finds the kernel's, and a checkpoint is refused while it has a ring
+    #[arg(long, value_enum, default_value_t = IoUringChoice::Off)]
+    pub io_uring: IoUringChoice,
     /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)
     #[arg(long, value_name = "SIG", value_parser = parse_signal)]
     pub signal: Option<i32>,
@@ -184,6 +188,7 @@ impl RunArgs {
             gpu_cache: self.gpu_cache,
             rate: self.rate,
             malloc: self.malloc,
+            io_uring: self.io_uring,
             self_contained: self.self_contained,
             cpu_baseline: self.cpu_baseline,
             only_protected: self.only_protected,

@@ -93,6 +93,25 @@ pub enum Allocator {
     System,
 }
 
+/// Whether the program finds io_uring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum IoUringChoice {
+    /// It finds none, as on a kernel without.
+    #[default]
+    Off,
+    /// It finds the kernel's; a checkpoint is refused while it has a ring.
+    Keep,
+}
+
+impl IoUringChoice {
+    /// As [`Default`]: written to the settings of a job otherwise only.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+    pub fn is_off(&self) -> bool {
+        *self == IoUringChoice::Off
+    }
+}
+
 /// What becomes of TCP connections to peers outside the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

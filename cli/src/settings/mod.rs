@@ -20,7 +20,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
-pub use choices::{Allocator, Cow, EngineChoice, OrderChoice, SaveFiles, TcpChoice};
+pub use choices::{Allocator, Cow, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, TcpChoice};
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
 fn is_auto(compression: &Compression) -> bool {
@@ -73,6 +73,9 @@ pub struct Settings {
     pub rate: Option<u64>,
     /// Whose malloc.
     pub malloc: Allocator,
+    /// Whether the program finds io_uring.
+    #[serde(skip_serializing_if = "IoUringChoice::is_off")]
+    pub io_uring: IoUringChoice,
     /// Store program text and libraries too.
     pub self_contained: bool,
     /// What the program is told to keep to.

@@ -30,6 +30,7 @@ mod hygiene;
 mod ids;
 mod images;
 mod increments;
+mod io_uring;
 mod jobs;
 mod json;
 mod languages;

@@ -420,7 +420,7 @@ mod tests {
     use crate::rebuild::testing::record;
     use holdfast_image::record::SocketOption;
     use holdfast_image::testing;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     fn end_of(stream: &impl AsFd) -> SocketRecord {
         let connected = SocketState::Connected {
@@ -448,11 +448,18 @@ mod tests {
     }
 
     /// A connection as after a cut, client first, whose listener is gone; and its record: the client had no
-    /// SO_REUSEADDR.
+    /// SO_REUSEADDR. Both ends have an address that no other process uses: the kernel gives ports away by address, and
+    /// one that another program has meanwhile is waited for.
     fn connection() -> ([OwnedFd; 2], FileTable) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
+        let [.., high, middle, low] = std::process::id().to_be_bytes();
+        let listener = TcpListener::bind(SocketAddr::from(([127, high | 128, middle, low], 0))).unwrap();
+        let server_address = socket::local_address(listener.as_fd()).unwrap();
+        let mut any_port = server_address.clone();
+        any_port[2..4].fill(0);
+        let client = socket::new(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        socket::bind(client.as_fd(), &any_port).unwrap();
+        socket::connect(client.as_fd(), &server_address).unwrap();
+        let server = OwnedFd::from(listener.accept().unwrap().0);
         let mut records = [end_of(&client), end_of(&server)];
         let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
         for ((stream, record), value) in [&client, &server].into_iter().zip(&mut records).zip([0_i32, 1]) {
@@ -467,7 +474,7 @@ mod tests {
             streams: 0,
         });
         let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
-        ([client.into(), server.into()], table)
+        ([client, server], table)
     }
 
     /// Whichever end of the old connections is in TIME_WAIT, and however fast one program follows another, though none
