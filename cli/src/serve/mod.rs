@@ -2,14 +2,15 @@
 //! the store, then what is below it.
 //!
 //! Started by the first client of a store on a host (`compat/objects`), or by hand; ends with the last one, when all
-//! that was put is in the store. Threads: one for each client, one down, one up ([`workers`]). What it knows is in
-//! [`state`], what the store has of a rank in [`ranks`], what lies in memory in [`buffers`], what servers of
-//! other stores have left there in [`leftovers`].
+//! that was put is in the store. Threads: one for each client, one down, one up ([`workers`], [`fetching`]). What it
+//! knows is in [`state`], what the store has of a rank in [`ranks`], what lies in memory in [`buffers`], what servers
+//! of other stores have left there in [`leftovers`].
 //! Invariants: one server for a store and host (a lock); a version that was put outlives client and server, and with
 //! the store it outlives the host; only processes of this user are answered.
 
 mod buffers;
 mod ensemble;
+mod fetching;
 mod leftovers;
 pub mod ranks;
 mod session;
@@ -255,16 +256,15 @@ impl Server {
     /// A rank of a program begins a run: by the plan for the run before, if that is known.
     fn begin_course(&self, set: &str, rank: u32, pid: i32) {
         let Some(build) = ensemble::build_of(pid) else { return };
-        let (member, room) = {
+        let (source, room) = {
             let state = self.state.lock();
             let known = state.sets.get(set);
-            let member = known.and_then(|set| set.members.get(&rank).cloned());
-            (member, state.room / u64::from(known.map_or(1, |set| set.ranks.max(1))))
+            let source = known.and_then(|set| set.sources.get(&rank).cloned());
+            (source, state.room / u64::from(known.map_or(1, |set| set.ranks.max(1))))
         };
-        let Some(member) = member else { return };
+        let Some((job, _)) = source else { return };
         let last = self.state.lock().courses.take(set, rank);
         last.iter().for_each(Course::keep);
-        let job = member.lock().job().0;
         let course = Course::begin(job, build, room);
         self.state.lock().courses.begin(set, rank, course);
     }
@@ -293,6 +293,7 @@ impl Server {
             broken.iter().for_each(|why| tracing::warn!("{why}; this version is not offered"));
             let mut state = self.state.lock();
             let set = state.sets.entry(name.to_owned()).or_default();
+            set.sources.insert(rank, opened.job());
             set.members.insert(rank, Arc::new(Mutex::new(opened)));
             for stored in found {
                 state.found(name, rank, stored)?;
@@ -308,7 +309,14 @@ impl Server {
             state.sets.get(opening.set).and_then(|set| set.members.get(&opening.rank).cloned())
         };
         let Some(rank) = rank else { return Ok(()) };
-        rank.lock().begin(&self.store, opening.ranks, opening.tiers)
+        let mut rank = rank.lock();
+        rank.begin(&self.store, opening.ranks, opening.tiers)?;
+        let source = rank.job();
+        drop(rank);
+        if let Some(set) = self.state.lock().sets.get_mut(opening.set) {
+            set.sources.insert(opening.rank, source);
+        }
+        Ok(())
     }
 
     /// What a server that died had in memory alone is put once more, in the order in which it was put.

@@ -32,7 +32,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes that are read from an image at once.
-const PIECE: usize = 1 << 20;
+pub const PIECE: usize = 1 << 20;
+
+/// A job, and where its images are besides the store.
+pub type Source = (Job, Vec<TierFolder>);
 
 /// A version that the store has.
 #[derive(Clone, Debug)]
@@ -144,7 +147,7 @@ impl Rank {
     }
 
     /// The job, for what needs no lock.
-    pub fn job(&self) -> (Job, Vec<TierFolder>) {
+    pub fn job(&self) -> Source {
         (self.job.clone(), self.below.clone())
     }
 
@@ -297,19 +300,6 @@ fn record(spaces: &mut BTreeMap<String, u32>, table: &Table) -> ObjectRecord {
     }
 }
 
-/// Fills a buffer from an image.
-///
-/// # Errors
-/// The image is damaged, on all tiers; the buffer cannot be written.
-pub fn fill(image: &Image, record: &ObjectRecord, layout: &Layout, to: &File) -> Result<(), String> {
-    for (object, place) in record.objects.iter().zip(&layout.places) {
-        read_object(image, object, |at, piece| {
-            to.write_all_at(piece, place + at).map_err(|error| format!("filling a buffer: {error}"))
-        })?;
-    }
-    Ok(())
-}
-
 /// Reads an object from an image, piece by piece: `take` gets where each begins, and whole pages.
 ///
 /// # Errors
@@ -319,16 +309,23 @@ pub fn read_object(
     object: &StoredObject,
     mut take: impl FnMut(u64, &[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
+    let all = object.run().map_or(0, |run| run.pages.bytes());
+    let mut piece = Vec::new();
+    (0..all).step_by(PIECE).try_for_each(|at| {
+        read_piece(image, object, at, &mut piece)?;
+        take(at, &piece)
+    })
+}
+
+/// Reads the piece of an object that begins here: whole pages.
+///
+/// # Errors
+/// The image is damaged, on all tiers.
+pub fn read_piece(image: &Image, object: &StoredObject, at: u64, into: &mut Vec<u8>) -> Result<(), String> {
     let Some(run) = object.run() else { return Ok(()) };
-    let (mut at, all) = (0, run.pages.bytes());
-    let mut piece = vec![0; usize::try_from(all).map_or(PIECE, |all| all.min(PIECE))];
-    while at < all {
-        let len = usize::try_from(all - at).map_or(PIECE, |rest| rest.min(PIECE));
-        image.read_or_zero(Addr(run.start.0 + at), &mut piece[..len]).map_err(|error| error.to_string())?;
-        take(at, &piece[..len])?;
-        at += len as u64;
-    }
-    Ok(())
+    let rest = usize::try_from(run.pages.bytes().saturating_sub(at));
+    into.resize(rest.map_or(PIECE, |rest| rest.min(PIECE)), 0);
+    image.read_or_zero(Addr(run.start.0 + at), into).map_err(|error| error.to_string())
 }
 
 /// The pages of a version in a buffer. What lies behind the end of an object counts as zero.

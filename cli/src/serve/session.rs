@@ -5,7 +5,7 @@
 
 use super::buffers::Buffer;
 use super::state::{Held, MEMORY, State};
-use super::{Opening, Server, workers};
+use super::{Opening, Server, fetching};
 use crate::exit::Failure;
 use holdfast_objects::buffer::State as BufferState;
 use holdfast_objects::wire::{self, Answer, Request};
@@ -266,6 +266,11 @@ impl Session<'_> {
                 state.abandoned.push(segment);
                 return Err(Refusal::Because("the client has gone".into()));
             }
+            // What is read ahead is read at a low priority: this thread does it.
+            if up && let Some(copy) = state.copy_up_of(segment) {
+                MutexGuard::unlocked(state, || self.server.help(&copy));
+                continue;
+            }
             if !up && !state.ahead.is_empty() {
                 state.revoke_ahead()?;
                 self.server.changed.notify_all();
@@ -375,11 +380,11 @@ impl Session<'_> {
             let made =
                 bytes.map(|bytes| state.buffers.take(bytes, &self.known).map_err(|error| error.to_string()));
             let read = MutexGuard::unlocked(&mut state, || {
-                let (Some((rank, epoch)), Some(made)) = (place, made) else {
+                let (Some((source, epoch)), Some(made)) = (place, made) else {
                     return Err("the store has it no longer".to_owned());
                 };
                 let buffer = made?;
-                workers::read(&rank, epoch, &buffer)?;
+                fetching::read(&source, epoch, &buffer)?;
                 Ok(buffer)
             });
             match read {

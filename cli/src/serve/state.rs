@@ -7,7 +7,8 @@
 
 use super::buffers::{Buffer, Buffers};
 use super::ensemble::Courses;
-use super::ranks::{Rank, Stored, table_of};
+use super::fetching::Fetch;
+use super::ranks::{Rank, Source, Stored, table_of};
 use crate::exit::Failure;
 use holdfast_image::Epoch;
 use holdfast_objects::buffer::{Layout, State as BufferState, Table};
@@ -87,6 +88,8 @@ pub struct Set {
     pub keep: Option<u64>,
     /// What the store has of each rank.
     pub members: BTreeMap<u32, Arc<Mutex<Rank>>>,
+    /// Where its images are.
+    pub sources: BTreeMap<u32, Source>,
     /// How many ranks each run has had: a set that was put by other ranks is not whole for these.
     ranks_of: BTreeMap<u64, u32>,
     /// By version, run and rank.
@@ -105,6 +108,8 @@ pub struct State {
     pub buffers: Buffers,
     /// Copies that are to be made.
     pub due: Vec<Transfer>,
+    /// Copies from the store into memory that are being made.
+    pub fetching: BTreeMap<SegmentId, Arc<Fetch>>,
     /// Those that no tier takes, or has.
     pub lost: BTreeSet<SegmentId>,
     /// Those that a client asked room for or wanted back, and that it has gone before it was its turn.
@@ -142,6 +147,7 @@ impl State {
             sets: BTreeMap::new(),
             buffers,
             due: Vec::new(),
+            fetching: BTreeMap::new(),
             lost: BTreeSet::new(),
             abandoned: Vec::new(),
             ahead: BTreeMap::new(),

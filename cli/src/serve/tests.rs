@@ -2,6 +2,7 @@
 
 mod ahead;
 mod ensemble;
+mod fetching;
 mod hints;
 
 use super::buffers::Buffers;
@@ -43,13 +44,17 @@ impl World {
     }
 
     fn at(root: PathBuf, room: u64) -> World {
+        World::with(root, room, &[Server::down, Server::up])
+    }
+
+    fn with(root: PathBuf, room: u64, workers: &[fn(&Server)]) -> World {
         let store = Store::open(&root).unwrap();
         store.objects_folder().unwrap();
         let (buffers, left) = Buffers::open(&root).unwrap();
         let state = Mutex::new(State::new(buffers, room * layout(0, 0, 1, 0).len));
         let server = Arc::new(Server { state, store, changed: Condvar::new(), opening: Mutex::new(0) });
         server.recover(left).unwrap();
-        for work in [Server::down as fn(&Server), Server::up] {
+        for work in workers.iter().copied() {
             let server = Arc::clone(&server);
             spawn("worker", move || work(&server)).unwrap();
         }
@@ -163,6 +168,9 @@ impl Client {
 
     fn ask(&mut self, request: &Request) -> Answer {
         self.tell(request);
+        // Whoever waits longer waits for ever.
+        let answered = holdfast_sys::poll::readable(&[self.socket.as_fd()], Some(Duration::from_secs(60)));
+        assert_eq!(answered.unwrap(), [true], "{request:?}: no answer");
         let (answer, passed) = wire::receive(self.socket.as_fd()).unwrap().unwrap();
         if let (Answer::Buffer { buffer, .. }, Some(passed)) = (&answer, passed) {
             self.files.insert(*buffer, passed.into());

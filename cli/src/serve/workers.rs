@@ -1,16 +1,16 @@
-//! The threads that copy between memory and the store, as the policy says: one down, one up.
+//! The threads that copy between memory and the store, as the policy says: one down, one up (which clients help:
+//! [`super::fetching`]).
 //!
 //! Started by the server. Invariants: nothing is read or written with the server's lock held; a copy that fails is told
 //! to the policy, which tries again, and to the client that waits for it.
 
 use super::Server;
-use super::buffers::Buffer;
 use super::ensemble;
-use super::ranks::{self, Rank, table_of};
+use super::fetching::is_up;
+use super::ranks::{Rank, Source};
 use super::state::{MEMORY, STORE, State, is_of};
-use crate::names::objects_of;
 use holdfast_image::Epoch;
-use holdfast_objects::buffer::{Layout, State as BufferState, Table};
+use holdfast_objects::buffer::Table;
 use holdfast_tiers::policy::{Event, Place, SegmentId, Transfer};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -61,17 +61,13 @@ impl Server {
                     if state.stopping {
                         return;
                     }
-                    let is_mine = |_: &State, transfer: &Transfer| {
-                        is_of(transfer, Place::Tier(STORE), Place::Tier(MEMORY))
-                    };
-                    if let Some(transfer) = state.take_due(is_mine) {
+                    if let Some(transfer) = state.take_due(|_, transfer| is_up(transfer)) {
                         break transfer;
                     }
                     self.wait(&mut state);
                 }
             };
-            let done = self.fetch(transfer.segment);
-            self.report(transfer, done);
+            self.fetch(transfer);
         }
     }
 
@@ -138,45 +134,6 @@ impl Server {
         }
         Ok(())
     }
-
-    fn fetch(&self, segment: SegmentId) -> Result<(), String> {
-        let (found, taken) = {
-            let mut state = self.state.lock();
-            let Some(bytes) = state.held.get(&segment).map(|held| held.bytes) else {
-                return Err("it was given up".into());
-            };
-            let found = state.place_of(segment);
-            (
-                found,
-                state
-                    .buffers
-                    .take(bytes, &BTreeSet::new())
-                    .map_err(|error| format!("making a buffer: {error}"))?,
-            )
-        };
-        let result = found
-            .ok_or_else(|| "the store has it no longer".into())
-            .and_then(|(rank, epoch)| read(&rank, epoch, &taken));
-        let mut state = self.state.lock();
-        match (result, state.held.get_mut(&segment)) {
-            (Ok(()), Some(held)) => held.buffer = Some(taken),
-            (result, _) => {
-                state.buffers.give_up(taken);
-                return result.and(Err("it was given up".into()));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Fills a buffer from an image.
-pub(super) fn read(rank: &Mutex<Rank>, epoch: Epoch, to: &Buffer) -> Result<(), String> {
-    let (job, below) = rank.lock().job();
-    let image = job.open_image_from(epoch, &below).map_err(|error| error.to_string())?;
-    let record = objects_of(&image).map_err(|error| error.to_string())?;
-    let layout = Layout::of(&table_of(&record))?;
-    ranks::fill(&image, &record, &layout, &to.file)?;
-    to.write_head(&layout, BufferState::Stored).map_err(|error| error.to_string())
 }
 
 fn remove(removals: Vec<(Arc<Mutex<Rank>>, Epoch)>) {
@@ -193,10 +150,10 @@ fn remove(removals: Vec<(Arc<Mutex<Rank>>, Epoch)>) {
 }
 
 impl State {
-    /// The rank and the image that the store has of a segment.
-    pub(super) fn place_of(&self, segment: SegmentId) -> Option<(Arc<Mutex<Rank>>, Epoch)> {
+    /// Where the store has a segment, and its image there. What is being written of the same rank is not waited for.
+    pub(super) fn place_of(&self, segment: SegmentId) -> Option<(Source, Epoch)> {
         let held = self.held.get(&segment)?;
-        let rank = self.sets.get(&held.set)?.members.get(&held.rank)?;
-        Some((Arc::clone(rank), held.stored.as_ref()?.epoch))
+        let source = self.sets.get(&held.set)?.sources.get(&held.rank)?;
+        Some((source.clone(), held.stored.as_ref()?.epoch))
     }
 }

@@ -44,7 +44,7 @@ impl Client {
 }
 
 impl World {
-    fn segment(&self, version: u64) -> Option<SegmentId> {
+    pub(super) fn segment(&self, version: u64) -> Option<SegmentId> {
         let state = self.server.state.lock();
         let mut held = state.held.iter();
         held.find(|(_, held)| held.version == version).map(|(segment, _)| *segment)
