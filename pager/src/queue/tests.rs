@@ -64,6 +64,8 @@ struct Model {
     list: Vec<u64>,
     waited: Vec<u64>,
     slots: Vec<u64>,
+    /// Waited for before.
+    recent: Vec<u64>,
 }
 
 impl Model {
@@ -71,13 +73,31 @@ impl Model {
         self.list.splice(0..0, pages.iter().copied());
     }
     fn take(&mut self, most: usize) -> Vec<u64> {
-        let mut taken = Vec::new();
+        let (mut taken, mut swept) = (Vec::new(), Vec::new());
         let mut from = |queue: &mut Vec<u64>| {
             let count = (most - taken.len()).min(queue.len());
             taken.extend(queue.drain(..count));
             !taken.is_empty()
         };
-        if !from(&mut self.waited) {
+        // Who was taken along is waited for no longer.
+        self.waited.retain(|page| self.list.contains(page));
+        if from(&mut self.waited) {
+            for page in taken.clone() {
+                let last =
+                    self.recent.iter().rev().take(8).find(|last| (1..=8).contains(&last.abs_diff(page)));
+                let last = last.copied();
+                self.recent.push(page);
+                let Some(last) = last else { continue };
+                swept.push((page, last < page));
+            }
+            for (page, up) in swept {
+                let more = 4_u64.saturating_sub(taken.len() as u64);
+                let next = if up { page + 1..page + 1 + more } else { page - more..page };
+                let next: Vec<u64> =
+                    next.filter(|page| self.list.contains(page) && !taken.contains(page)).collect();
+                taken.extend(next.into_iter().take(most - taken.len()));
+            }
+        } else {
             self.slots.retain(|page| self.list.contains(page));
             from(&mut self.slots);
             let mut rest: Vec<u64> = self.list.iter().copied().filter(|page| !taken.contains(page)).collect();
@@ -109,7 +129,7 @@ proptest! {
         let mut list = numbers(&arrange(&dirty.intersection(&first), order, Some(&prediction)));
         list.extend(numbers(&arrange(&dirty.difference(&first), order, Some(&prediction))));
         prop_assert_eq!(list.len() as u64, dirty.pages().0);
-        let mut model = Model { list, waited: Vec::new(), slots: Vec::new() };
+        let mut model = Model { list, waited: Vec::new(), slots: Vec::new(), recent: Vec::new() };
         for step in &steps {
             match *step {
                 Step::Take(most) => prop_assert_eq!(take(&queue, most), model.take(most as usize)),
@@ -205,6 +225,34 @@ fn what_is_waited_for_goes_out_before_the_rest_of_a_part_also_when_it_is_in_it()
     queue.wait_for(&[]);
     assert!(!queue.make_way(&mut Vec::new()));
     assert_eq!(take(&queue, 40), (516..530).chain(531..540).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_page_that_is_waited_for_after_its_neighbours_brings_the_next_ones_along() {
+    // 500 to 539 without 513, and pages of another area.
+    let dirty: PageSet = [run(500, 13), run(514, 26), run(600, 20)].into_iter().collect();
+    let queue = FlushQueue::new(&dirty, Order::Address, None, &[]);
+    let wait = |pages: &[u64]| {
+        pages.iter().for_each(|page| assert!(queue.promote(run(*page, 1).start)));
+        let mut runs = Vec::new();
+        queue.take(PageCount(256), &mut runs);
+        runs
+    };
+    assert_eq!(wait(&[500]), [run(500, 1)], "nothing is known yet");
+    assert_eq!(wait(&[501]), [run(501, 4)], "one frame");
+    assert_eq!(wait(&[505]), [run(505, 4)]);
+    assert_eq!(wait(&[620 - 1]), [run(619, 1)], "elsewhere");
+    assert_eq!(wait(&[618]), [run(618, 1), run(615, 3)], "downwards");
+    // The other array goes on; a page of it is not to be stored.
+    assert_eq!(wait(&[510]), [run(510, 3)]);
+    // Several: first they, then so many others that they are four.
+    assert_eq!(numbers(&wait(&[614, 515])), [614, 515, 612, 613]);
+    assert_eq!(numbers(&wait(&[516, 517, 518, 610, 611])), [516, 517, 518, 610, 611]);
+    assert_eq!(wait(&[538]), [run(538, 1)], "too far on");
+    assert_eq!(
+        numbers(&wait(&[])),
+        [vec![509, 514], (519..538).collect(), vec![539], (600..610).collect()].concat()
+    );
 }
 
 #[test]
