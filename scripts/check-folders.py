@@ -24,7 +24,7 @@ TABLE = {
     "front": ([], ["environment.rs", "locate.rs", "patience.rs", "restart.rs", "restart_request.rs", "run.rs",
                    "supervise.rs", "wait_for_lock.rs"]),
     "keeper": (["cuda"], ["client.rs", "messages.rs", "packer.rs", "probe.rs", "process.rs"]),
-    "cuda": ([], ["caller.rs", "client.rs", "driver.rs", "messages.rs", "mod.rs"]),
+    "cuda": ([], ["caller.rs", "client.rs", "driver.rs", "messages.rs", "mod.rs", "room.rs"]),
     "serve": ([], ["mod.rs", "ranks.rs"]),
     "commands": (["cuda", "front", "keeper", "serve"], None),
 }

@@ -26,6 +26,19 @@ pub struct CudaRecord {
     /// What of its device memory a keeper has: the image has it in a space of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<KeptMemory>,
+    /// What became free on each device by the driver's checkpoint of this process: its restore takes it again. Empty:
+    /// not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<DeviceNeed>,
+}
+
+/// Memory of a device that a restore takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceNeed {
+    /// Of the device.
+    pub uuid: [u8; 16],
+    /// How much.
+    pub bytes: u64,
 }
 
 /// The file that `CUDA_CHECKPOINT_JOB_FILE` names: the driver's own, without meaning for others. It

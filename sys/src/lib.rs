@@ -28,6 +28,7 @@ pub mod mapped_read;
 pub mod memfd;
 pub mod mountinfo;
 pub mod nvcomp;
+pub mod nvml;
 pub mod objects;
 pub mod pagemap;
 pub mod poll;

@@ -174,6 +174,11 @@ impl Kit {
             return Ok(()); // only tests of CUDA need it
         }
         install(&driver, &self.root.join("stand-in/libcuda.so.1"))?;
+        // It is its own NVML.
+        let nvml = self.root.join("stand-in/libnvidia-ml.so.1");
+        if !nvml.is_symlink() {
+            std::os::unix::fs::symlink("libcuda.so.1", nvml)?;
+        }
         // Under a name that no loader finds by itself: tests that are to have it name it.
         install(&from.join("libholdfast_stand_in_nvcomp.so"), &self.nvcomp())
     }

@@ -8,13 +8,14 @@
 use super::error::CheckpointError;
 use super::kept::{self, TakenMemory};
 use crate::cuda::driver::{AgentDriver, Patience};
+use crate::cuda::room::{Holder, Voice, sum};
 use crate::cuda::{refused, release};
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
 use crate::report;
 use crate::settings::Cow;
 use holdfast_image::bytes::Name;
-use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory};
+use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory, DeviceNeed};
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
@@ -60,6 +61,8 @@ pub struct Cuda {
     went_back: AtomicBool,
     /// Devices of the image, and those that are used for them here.
     moved: Mutex<Vec<DevicePair>>,
+    /// What the user is told by.
+    voice: Voice,
 }
 
 /// Processes that are ready for a cut.
@@ -73,11 +76,12 @@ pub struct Ready {
 }
 
 impl Cuda {
-    /// Nothing is started yet. `cache`: most memory of a device for what is not in the image yet.
-    pub fn new(cache: Option<Cow>) -> Cuda {
+    /// Nothing is started yet. `cache`: most memory of a device for what is not in the image yet; `voice`: what tells
+    /// the user.
+    pub fn new(cache: Option<Cow>, voice: Voice) -> Cuda {
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
         let (driver, keeper, moved, went_back) = Default::default();
-        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, went_back, moved }
+        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, went_back, moved, voice }
     }
 
     /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
@@ -113,7 +117,7 @@ impl Cuda {
         if let Some(driver) = known.as_ref().filter(|driver| driver.library() == library.path) {
             return Ok(Arc::clone(driver));
         }
-        let driver = Arc::new(AgentDriver::new(&library.path, self.patience));
+        let driver = Arc::new(AgentDriver::new(&library.path, self.patience, Arc::clone(&self.voice)));
         *known = Some(Arc::clone(&driver));
         Ok(driver)
     }
@@ -151,7 +155,8 @@ impl Cuda {
                 let shares = release_number() >= SHARES_MEMORY;
                 let seen = Cuda::hooks(members, used);
                 let seen = seen.iter().flat_map(|hooks| hooks.refusals(shares));
-                obstacles(&*driver, used).into_iter().chain(seen).collect()
+                let found: Vec<Refusal> = obstacles(&*driver, used).into_iter().chain(seen).collect();
+                if found.is_empty() { full_devices(&driver, members, used) } else { found }
             }
             Err(why) => {
                 vec![refuse_process(first.pid, format!("its CUDA state cannot be checkpointed: {why}"))]
@@ -211,6 +216,9 @@ impl Cuda {
             }
         };
         let held = Held::leave(gate, limits, &mut keep).map_err(CheckpointError::Failed)?;
+        let keeper = self.keeper.lock().clone();
+        driver.rooms().held_by(keeper.map(|keeper| keeper as Arc<dyn Holder>));
+        let rooms = Arc::clone(&driver);
         let suspended = suspend(driver, &used, held).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),
@@ -223,12 +231,14 @@ impl Cuda {
             devices: facts.devices,
             job_file: None,
             kept: None,
+            needs: Vec::new(),
         };
         // After the last of them, and before any is restored: then it changes again.
         let of_process = |pid: &i32| {
             let job_file = job_file::saved(*pid).map_err(CheckpointError::Failed)?;
             let kept = kept.as_ref().and_then(|kept| kept.of(*pid));
-            Ok((*pid, CudaRecord { job_file, kept, ..record.clone() }))
+            let needs = rooms.rooms().needs(*pid);
+            Ok((*pid, CudaRecord { job_file, kept, needs, ..record.clone() }))
         };
         let records = suspended.pids().iter().map(of_process).collect::<Result<_, CheckpointError>>()?;
         Ok(Some(Ready { suspended, records, kept }))
@@ -242,7 +252,7 @@ impl Cuda {
         let all = || record.processes().filter_map(|process| process.cuda.as_ref());
         let Some(cuda) = all().next() else { return Ok(None) };
         let path = cuda.library.as_path().to_owned();
-        let driver = Arc::new(AgentDriver::new(&path, self.patience));
+        let driver = Arc::new(AgentDriver::new(&path, self.patience, Arc::clone(&self.voice)));
         let cannot = |why: String| {
             let what = format!("the CUDA state of the program cannot be restored here: {why}");
             Failure::new(Exit::Refused, what)
@@ -252,6 +262,13 @@ impl Cuda {
         let pairs = devices::pairs(&cuda.devices, &here, &wanted).map_err(cannot)?;
         driver.restore_onto(devices::bytes(&pairs));
         *self.moved.lock() = devices::bytes(&pairs);
+        // In a rollback a keeper has it.
+        let is_there = self.keeper.lock().is_some();
+        let kept = all().filter_map(|one| one.kept.as_ref()).filter(|_| !is_there);
+        let kept = kept.flat_map(|kept| &kept.blocks);
+        let kept = kept.map(|block| DeviceNeed { uuid: block.uuid, bytes: block.bytes });
+        let needs = all().flat_map(|one| one.needs.iter().copied()).chain(kept);
+        driver.wait_for_room(&sum(needs)).map_err(cannot)?;
         // Processes of a job have the same one, if any.
         let file = |process: &'_ ProcessRecord| process.cuda.as_ref().and_then(|one| one.job_file.clone());
         let files: BTreeMap<_, _> = record
@@ -303,6 +320,10 @@ impl Cuda {
             both.filter_map(|(own, member)| own.cuda.is_some().then_some(member.pid)).collect();
         let driver = self.driver.lock().clone().filter(|_| !pids.is_empty());
         let Some(driver) = driver else { return Ok(()) };
+        for (process, member) in record.processes().zip(members) {
+            let needs = process.cuda.as_ref().map_or_else(Vec::new, |cuda| cuda.needs.clone());
+            driver.rooms().are(member.pid, needs);
+        }
         let mut figures = CudaStop { processes: pids.len() as u64, ..CudaStop::default() };
         // The image was cut with the gates closed, and with device memory away.
         let hooks: Vec<Hooks> = members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).collect();
@@ -322,6 +343,13 @@ impl Cuda {
         tracing::info!("{}", restored(&figures));
         Ok(())
     }
+}
+
+/// Processes whose devices are too full for a checkpoint, also when what libholdfast has there has left.
+fn full_devices(driver: &AgentDriver, members: &Members, used: &[CudaUse]) -> Vec<Refusal> {
+    let leaves = Cuda::device_memory(members, used).map_or(0, |memory| memory.library);
+    let of = |one: &CudaUse| Some(refuse_process(one.pid, driver.too_full(one.pid, leaves)?));
+    used.iter().filter_map(of).collect()
 }
 
 /// The line of a restart in the log.

@@ -39,6 +39,7 @@ mod write_rate;
 
 use crate::args::AgentArgs;
 use crate::cascade;
+use crate::cuda::room::Voice;
 use crate::exit::Failure;
 use crate::front_link::{Link, Tell};
 use crate::last_restart::LastRestart;
@@ -153,7 +154,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         None => None,
     };
     let cascade = cascade::start(&job, &recipe, args.restart, for_tiers)?;
-    let cuda = Cuda::new(recipe.settings.gpu_cache);
+    let cuda = Cuda::new(recipe.settings.gpu_cache, voice(link)?);
     let context = Arc::new(JobContext {
         cascade,
         bounded,
@@ -269,6 +270,17 @@ fn contents(job: &Job, recipe: &Recipe) -> Option<Contents> {
         true => contents.with_closed(ClosedFiles::new(recipe.created_ns, store())),
         false => contents,
     })
+}
+
+/// What says something in the log, and to the front.
+fn voice(link: &Option<Link>) -> Result<Voice, Failure> {
+    let own = link.as_ref().map(duplicate).transpose()?.map(Link::from);
+    Ok(Arc::new(move |text: String| {
+        tracing::warn!("{text}");
+        if let Some(link) = &own {
+            link.tell(&Tell::Warning { text });
+        }
+    }))
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {

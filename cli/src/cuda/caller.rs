@@ -6,20 +6,22 @@
 //! what was locked or checkpointed by this caller is then restored and unlocked. How it fails: it says why, and ends; a
 //! call that hangs hangs here, and the agent has a deadline for that.
 
-use super::messages::{self, Answer, Facts, Question};
+use super::messages::{self, Answer, DeviceRoom, Facts, Question};
 use crate::args::CudaArgs;
 use crate::exit::Failure;
 use holdfast_image::cuda::{CudaDevice, uuid};
 use holdfast_process::cuda::driver::names;
 use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError, settle_all};
 use holdfast_sys::cuda::{Action, DevicePair, Driver, SUCCESS, describe};
+use holdfast_sys::nvml::{self, Nvml};
 use holdfast_sys::{attributes, fd, procfs, signals, unix_socket};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Of a lock without an end, where the agent is gone.
 const NO_TIMEOUT: u32 = 0;
@@ -31,9 +33,34 @@ struct Direct {
     touched: Mutex<BTreeMap<i32, u64>>,
     /// Onto which devices a restore goes: as the agent has last said.
     onto: Mutex<Vec<DevicePair>>,
+    /// The library of the driver.
+    library: PathBuf,
+    /// What says how much memory is free; loaded when that is first asked.
+    nvml: OnceLock<Result<Nvml, String>>,
+}
+
+/// NVML of the same folder as the driver's library, where there is one: both are installed together.
+fn load_nvml(library: &Path) -> Result<Nvml, String> {
+    let beside = fs::canonicalize(library).ok().and_then(|path| Some(path.parent()?.join(nvml::NAME)));
+    match beside.filter(|path| path.exists()) {
+        Some(path) => trust(&path).and_then(|()| Nvml::load(&path)),
+        None => Nvml::load(Path::new(nvml::NAME)),
+    }
 }
 
 impl Direct {
+    fn room(&self) -> Result<Vec<DeviceRoom>, String> {
+        let nvml = self.nvml.get_or_init(|| load_nvml(&self.library)).as_ref().map_err(String::clone)?;
+        let of = |(bytes, _): ([u8; 16], String)| {
+            let gpu = uuid(&bytes);
+            // Of a part of a device the driver gives the same kind of number, and NVML has another word for it.
+            let part = gpu.replacen("GPU-", "MIG-", 1);
+            let room = nvml.room(&gpu).or_else(|why| nvml.room(&part).map_err(|_| why))?;
+            Ok(DeviceRoom { uuid: bytes, minor: room.minor, free: room.free })
+        };
+        self.driver.devices().into_iter().map(of).collect()
+    }
+
     fn act(&self, function: &'static str, action: Action<'_>, pid: i32) -> Result<(), DriverError> {
         // Before the call, in which the agent may die. What another caller has begun counts, too.
         if let Some(began) = procfs::start_time(pid) {
@@ -117,7 +144,8 @@ fn load(library: &Path) -> Result<(Direct, Facts), String> {
         can_checkpoint: driver.can_checkpoint(),
         devices: driver.devices().into_iter().map(device).collect(),
     };
-    Ok((Direct { driver, touched: Mutex::default(), onto: Mutex::default() }, facts))
+    let (touched, onto, nvml) = Default::default();
+    Ok((Direct { driver, touched, onto, library: library.to_owned(), nvml }, facts))
 }
 
 /// Whether a file's owner is a user of whom this user namespace knows nothing: the kernel shows one number for all of
@@ -171,6 +199,16 @@ fn serve(direct: &Direct, agent: &OwnedFd) {
             Question::Unlock { pid } => direct.unlock(pid).map(|()| 0),
             Question::Over { pid } => {
                 direct.over(pid);
+                continue;
+            }
+            Question::Room => {
+                let answer = match direct.room() {
+                    Ok(devices) => Answer::Room { devices },
+                    Err(why) => Answer::NoRoom { why },
+                };
+                if messages::send(agent.as_fd(), &answer).is_err() {
+                    return;
+                }
                 continue;
             }
         };

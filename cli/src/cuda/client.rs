@@ -4,7 +4,7 @@
 //! caller that has missed a deadline may be in the middle of a call: it is of no use any more, and is killed when it is
 //! dropped.
 
-use super::messages::{self, Answer, Facts, Question};
+use super::messages::{self, Answer, DeviceRoom, Facts, Question};
 use crate::entries::helper_environment;
 use crate::exit::Failure;
 use crate::helper::Helper;
@@ -57,21 +57,40 @@ impl Caller {
     /// # Errors
     /// See [`Cause`].
     pub fn ask(&mut self, question: Question, deadline: Duration) -> Result<i32, Cause> {
-        if self.lost {
-            return Err(Cause::CallerEnded);
-        }
-        self.lost = true;
-        messages::send(self.socket.as_fd(), &question).map_err(|_| Cause::CallerEnded)?;
-        let answer = self.wait(deadline)?;
-        self.lost = false;
-        match answer {
+        match self.exchange(&question, deadline)? {
             Answer::Done { value } => Ok(value),
             Answer::Failed { code } => Err(Cause::Code(code)),
-            Answer::Ready(_) | Answer::Unusable { .. } => {
+            _ => {
                 self.lost = true;
                 Err(Cause::CallerEnded)
             }
         }
+    }
+
+    /// How much memory of each device is free. The inner error: that is not to be had, and why.
+    ///
+    /// # Errors
+    /// See [`Cause`].
+    pub fn room(&mut self, deadline: Duration) -> Result<Result<Vec<DeviceRoom>, String>, Cause> {
+        match self.exchange(&Question::Room, deadline)? {
+            Answer::Room { devices } => Ok(Ok(devices)),
+            Answer::NoRoom { why } => Ok(Err(why)),
+            _ => {
+                self.lost = true;
+                Err(Cause::CallerEnded)
+            }
+        }
+    }
+
+    fn exchange(&mut self, question: &Question, deadline: Duration) -> Result<Answer, Cause> {
+        if self.lost {
+            return Err(Cause::CallerEnded);
+        }
+        self.lost = true;
+        messages::send(self.socket.as_fd(), question).map_err(|_| Cause::CallerEnded)?;
+        let answer = self.wait(deadline)?;
+        self.lost = false;
+        Ok(answer)
     }
 
     /// Tells; there is no answer.

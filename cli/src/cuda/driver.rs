@@ -5,10 +5,12 @@
 //! one.
 
 use super::client::Caller;
-use super::messages::{Facts, Question};
+use super::messages::{DeviceRoom, Facts, Question};
+use super::room::{Rooms, Voice, too_full};
 use crate::log;
+use holdfast_image::cuda::DeviceNeed;
 use holdfast_process::cuda::driver::names;
-use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError};
+use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError, uses};
 use holdfast_sys::cuda::DevicePair;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -51,20 +53,52 @@ impl Patience {
 }
 
 /// See the head of the file.
-#[derive(Debug)]
 pub struct AgentDriver {
     library: PathBuf,
     patience: Patience,
     caller: Mutex<Option<Caller>>,
     /// Onto which devices a restore goes; none: onto those that the process had.
     onto: Mutex<Vec<DevicePair>>,
+    rooms: Rooms,
 }
 
 impl AgentDriver {
-    /// Of this library; nothing is started yet.
-    pub fn new(library: &Path, patience: Patience) -> AgentDriver {
-        let library = library.to_owned();
-        AgentDriver { library, patience, caller: Mutex::default(), onto: Mutex::default() }
+    /// Of this library; nothing is started yet. `voice`: what the user is told by.
+    pub fn new(library: &Path, patience: Patience, voice: Voice) -> AgentDriver {
+        let (library, rooms) = (library.to_owned(), Rooms::new(voice));
+        AgentDriver { library, patience, caller: Mutex::default(), onto: Mutex::default(), rooms }
+    }
+
+    /// What is known of free memory.
+    pub fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
+    /// How much memory of each device is free; `None`: that is not to be had.
+    pub fn room(&self) -> Option<Vec<DeviceRoom>> {
+        let mut place = self.caller.lock();
+        let room = self.started(&mut place).and_then(|caller| {
+            caller.room(self.patience.question()).unwrap_or_else(|cause| Err(cause.to_string()))
+        });
+        room.inspect_err(|why| tracing::debug!("free memory of devices is not known: {why}")).ok()
+    }
+
+    /// Whether a device that a process uses is too full for a Checkpoint, in words. `more`: bytes that are going to be
+    /// free by then.
+    pub fn too_full(&self, pid: i32, more: u64) -> Option<String> {
+        too_full(&self.room()?, &uses::device_numbers(pid), more)
+    }
+
+    /// Waits until all that an image needs is free.
+    ///
+    /// # Errors
+    /// It is not, in words.
+    pub fn wait_for_room(&self, needs: &[DeviceNeed]) -> Result<(), String> {
+        let onto = self.onto.lock().clone();
+        match self.rooms.wait(needs, &onto, "the restart", || self.room()) {
+            Some(short) => Err(format!("{}; end what else uses it", short.text())),
+            None => Ok(()),
+        }
     }
 
     /// Restores go onto these devices from now on; none: onto those that a process had.
@@ -150,11 +184,20 @@ impl DriverCheckpoint for AgentDriver {
         self.ask(names::LOCK, Question::Lock { pid, timeout_ms }, deadline).map(drop)
     }
     fn checkpoint(&self, pid: i32) -> Result<(), DriverError> {
-        self.ask(names::CHECKPOINT, Question::Checkpoint { pid }, self.patience.checkpoint).map(drop)
+        let before = self.room();
+        if let Some(why) = before.as_ref().and_then(|rooms| too_full(rooms, &uses::device_numbers(pid), 0)) {
+            return Err(DriverError { function: names::CHECKPOINT, cause: Cause::NoRoom(why) });
+        }
+        self.ask(names::CHECKPOINT, Question::Checkpoint { pid }, self.patience.checkpoint)?;
+        if let Some((before, after)) = before.zip(self.room()) {
+            self.rooms.freed(pid, &before, &after);
+        }
+        Ok(())
     }
     fn restore(&self, pid: i32) -> Result<(), DriverError> {
         let deadline = self.patience.checkpoint.max(UNDO);
         let onto = self.onto.lock().clone();
+        self.rooms.wait_for(pid, &onto, || self.room());
         self.ask(names::RESTORE, Question::Restore { pid, onto }, deadline).map(drop)
     }
     fn unlock(&self, pid: i32) -> Result<(), DriverError> {

@@ -32,6 +32,19 @@ pub enum Question {
     Unlock { pid: i32 },
     /// The process ends as it is: it is not to be restored.
     Over { pid: i32 },
+    /// How much memory of each device is free? The answer is [`Answer::Room`].
+    Room,
+}
+
+/// Memory of a device now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceRoom {
+    /// Which device.
+    pub uuid: [u8; 16],
+    /// The number in the name of its file.
+    pub minor: Option<u32>,
+    /// Bytes that nothing has.
+    pub free: u64,
 }
 
 /// What is known of a driver.
@@ -70,6 +83,16 @@ pub enum Answer {
     Done {
         /// A state, or a thread.
         value: i32,
+    },
+    /// Of each device.
+    Room {
+        /// See there.
+        devices: Vec<DeviceRoom>,
+    },
+    /// How much memory is free is not to be had.
+    NoRoom {
+        /// Why not.
+        why: String,
     },
     /// It failed.
     Failed {

@@ -5,6 +5,7 @@
 //! * [`driver`]: the agent's end as the driver's API: a caller that does not answer is killed, the next call gets a
 //!   fresh one.
 //! * [`messages`]: what they say to each other.
+//! * [`room`]: free memory of devices, which Checkpoint and Restore need.
 //!
 //! Why not in the agent: a library of that size brings threads, devices and its own faults, some calls are known to
 //! hang (docs/cuda.md), and an agent that hangs has no images. Why not the tool cuda-checkpoint: each of its runs
@@ -14,6 +15,7 @@ pub mod caller;
 pub mod client;
 pub mod driver;
 pub mod messages;
+pub mod room;
 
 /// The release of the NVIDIA driver, as the kernel's part of it says.
 pub fn release() -> String {

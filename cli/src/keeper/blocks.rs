@@ -246,6 +246,11 @@ impl Blocks {
         Ok(unmapped.and(released)?)
     }
 
+    /// A device.
+    pub fn device(&self, uuid: [u8; 16]) -> Option<Rc<Device>> {
+        self.banks.iter().find(|bank| bank.device.uuid == uuid).map(|bank| Rc::clone(&bank.device))
+    }
+
     /// A process has ended.
     pub fn ended(&mut self, owner: i32) {
         let own = self.all.iter().filter(|(_, one)| one.owner == owner);

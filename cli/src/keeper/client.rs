@@ -6,6 +6,7 @@
 
 use super::messages::{Answer, Block, LENT, MOST, PACKED, Question, RING, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
+use crate::cuda::room::Holder;
 use crate::entries::helper_environment;
 use crate::exit::Failure;
 use crate::helper::Helper;
@@ -294,6 +295,16 @@ impl Keeper {
     /// It is something else.
     pub fn check(&self) -> Result<(), String> {
         self.ask(&Question::Check)
+    }
+}
+
+impl Holder for Keeper {
+    fn hold(&self, owner: i32, uuid: [u8; 16], bytes: u64) -> Result<(), String> {
+        self.ask(&Question::Hold { owner, uuid, bytes })
+    }
+    fn give(&self, owner: i32) {
+        // One that is lost holds nothing.
+        let _ = self.ask(&Question::Give { owner });
     }
 }
 

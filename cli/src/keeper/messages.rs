@@ -76,6 +76,10 @@ pub enum Question {
     Differing,
     /// Make these zero.
     Clear { runs: Vec<Run> },
+    /// Have so much memory of a device, for a process that is going to be restored.
+    Hold { owner: i32, uuid: [u8; 16], bytes: u64 },
+    /// Give up what is held for a process: it is restored now.
+    Give { owner: i32 },
 }
 
 /// What it says.

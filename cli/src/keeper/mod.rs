@@ -10,12 +10,14 @@
 //! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
 //!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
 //!   [`packer`]: what is packed before it leaves the device; `reading`: what was taken, for the agent.
+//! * `held`: memory for processes that are going to be restored.
 //! * [`probe`]: whether the driver lets all that work.
 
 pub mod bank;
 pub mod blocks;
 pub mod cache;
 pub mod client;
+mod held;
 pub mod messages;
 pub mod packer;
 pub mod probe;

@@ -9,6 +9,7 @@
 //! driver's.
 
 use super::blocks::{Blocks, Denied};
+use super::held::Held;
 use super::messages::{Answer, LENT, Question, RING, Taken};
 use crate::args::KeeperArgs;
 use crate::cuda::caller;
@@ -37,6 +38,7 @@ struct Keeper {
     listener: OwnedFd,
     ring: Window,
     blocks: Blocks,
+    held: Held,
     /// Processes that own something, each with a descriptor that tells its end.
     owners: BTreeMap<i32, OwnedFd>,
     /// Of a keeper that has ended: memory by its name, and whose it is.
@@ -75,7 +77,9 @@ pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
     messages::send(agent.as_fd(), &Answer::Done)
         .map_err(|error| Failure::system("telling the agent", &error))?;
     let (owners, inherited) = (BTreeMap::new(), BTreeMap::new());
-    let mut keeper = Keeper { agent: Some(agent), listener, ring, blocks, owners, inherited, told: false };
+    let held = Held::default();
+    let mut keeper =
+        Keeper { agent: Some(agent), listener, ring, blocks, held, owners, inherited, told: false };
     let served = keeper.serve();
     // Another keeper of the job may have taken the place.
     if fs::metadata(&args.socket).map(|is| (is.dev(), is.ino())).ok() == own {
@@ -99,6 +103,7 @@ impl Keeper {
             for pid in ended {
                 self.owners.remove(&pid);
                 self.blocks.ended(pid);
+                self.held.give(pid);
                 self.inherited.retain(|_, (owner, _)| *owner != pid);
             }
             if has_asked {
@@ -230,6 +235,11 @@ impl Keeper {
             Question::Fill { runs } => self.fill(&runs),
             Question::Check => self.blocks.check(),
             Question::Clear { runs } => self.blocks.clear(&runs),
+            Question::Hold { owner, uuid, bytes } => self.held.hold(&self.blocks, owner, uuid, bytes),
+            Question::Give { owner } => {
+                self.held.give(owner);
+                Ok(())
+            }
             Question::Take { .. }
             | Question::Differing
             | Question::Pack { .. }

@@ -82,6 +82,8 @@ pub enum Cause {
     CallerEnded,
     /// There is no such process, and none can be started.
     NoCaller(String),
+    /// It was not called: its devices have less free memory than the call needs, and it would not recover from that.
+    NoRoom(String),
 }
 
 impl fmt::Display for Cause {
@@ -90,7 +92,7 @@ impl fmt::Display for Cause {
             Cause::Code(code) => f.write_str(&describe(*code)),
             Cause::Deadline(time) => write!(f, "no answer in {} s", time.as_secs_f32()),
             Cause::CallerEnded => f.write_str("the process that calls the driver ended"),
-            Cause::NoCaller(why) => f.write_str(why),
+            Cause::NoCaller(why) | Cause::NoRoom(why) => f.write_str(why),
         }
     }
 }

@@ -34,6 +34,10 @@ const NOT_READY: i32 = 600;
 const TIMEOUT: i32 = 909;
 const NOT_PERMITTED: i32 = 800;
 const NOT_SUPPORTED: i32 = 801;
+/// Out of memory; a call of the operating system failed; unknown error.
+const OUT_OF_MEMORY: i32 = 2;
+const OPERATING_SYSTEM: i32 = 304;
+const UNKNOWN: i32 = 999;
 
 /// Why no image can be made. All processes run on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,6 +81,15 @@ fn remedy(error: &DriverError) -> &'static str {
             "the driver does not support that for something that the process uses (managed memory, IPC, MPS, MIG: \
              docs/cuda.md)"
         }
+        (names::CHECKPOINT, Cause::Code(OUT_OF_MEMORY | UNKNOWN)) => {
+            "its device is full, or was at an earlier checkpoint: the driver (580.159.04) checkpoints such a process \
+             never again, although it runs on. Free device memory, end it, and restart its newest image; without one \
+             let it run to its end"
+        }
+        (names::RESTORE, Cause::Code(OUT_OF_MEMORY | OPERATING_SYSTEM)) => {
+            "without enough free memory on its device the driver restores it never again: end it, free device memory, \
+             and restart the newest image"
+        }
         (names::CHECKPOINT, Cause::Code(_)) => {
             "the driver says no more; docs/cuda.md has what it does not support (managed memory, IPC, MPS, MIG)"
         }
@@ -86,6 +99,9 @@ fn remedy(error: &DriverError) -> &'static str {
 }
 
 fn failed(pid: i32, error: &DriverError) -> SuspendError {
+    if let Cause::NoRoom(why) = &error.cause {
+        return SuspendError::Refused(vec![refuse::process(pid, why)]);
+    }
     let reason = format!("{error}: {}", remedy(error));
     match error.cause {
         Cause::Code(NOT_SUPPORTED | NOT_PERMITTED) => {
@@ -171,7 +187,7 @@ fn restored(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
             Ok(CudaState::Running | CudaState::Locked) => return Ok(()),
             Ok(CudaState::Checkpointed) => match driver.restore(pid) {
                 Ok(()) => return Ok(()),
-                Err(error) => error.to_string(),
+                Err(error) => format!("{error}: {}", remedy(&error)),
             },
             Ok(state) => return Err(format!("{} is {state}: its CUDA calls fail", process(pid))),
             Err(error) => error.to_string(),

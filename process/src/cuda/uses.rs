@@ -10,6 +10,7 @@
 
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::procfs::{self, Mapping};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -99,6 +100,17 @@ pub fn devices_of(pid: i32) -> Vec<Refusal> {
     let open = open_devices(pid).into_iter();
     let open = open.map(|(fd, target)| Subject::Descriptor { fd, name: name(&target) });
     mapped.chain(open).map(refusal).collect()
+}
+
+/// Numbers of the devices that a process has mapped: N of /dev/nvidiaN.
+pub fn device_numbers(pid: i32) -> Vec<u32> {
+    let number = |mapping: Mapping| {
+        let name = String::from_utf8(mapping.name).ok()?;
+        let rest = name.strip_prefix("/dev/nvidia").or_else(|| name.strip_prefix("/memfd:nvidia"))?;
+        rest.strip_suffix(" (deleted)").unwrap_or(rest).parse().ok()
+    };
+    let all: BTreeSet<u32> = maps(pid).into_iter().filter_map(number).collect();
+    all.into_iter().collect()
 }
 
 /// Whether a process has the thread by which the driver answers while there is no device.

@@ -21,6 +21,7 @@ mod cuda_past;
 mod cuda_programs;
 mod cuda_refusals;
 mod cuda_restarts;
+mod cuda_room;
 mod everyday;
 mod failed_stops;
 mod file_owners;

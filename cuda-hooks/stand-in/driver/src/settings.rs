@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `STAND_IN_VERSION` | what `cuDriverGetVersion` says: 13000; what is newer is not found |
 //! | `STAND_IN_MEMORY` | bytes of device memory, `K`, `M`, `G` behind it: 1G |
+//! | `STAND_IN_DEVICE` | a folder: the processes that have the same one share a device (`shared_device.rs`) |
 //! | `STAND_IN_SEED` | a number: order of threads and delays come from it; without it threads run in their order |
 //! | `STAND_IN_DELAY` | longest delay before a piece of work on a stream, in microseconds: 100 |
 //! | `STAND_IN_UUID` | 32 hexadecimal digits of the device: another machine has another one |
@@ -46,9 +47,11 @@ pub enum Fault {
     StaleRestore,
     /// Unlock fails, the process stays LOCKED.
     Unlock,
+    /// When a process is seen to be CHECKPOINTED, another program takes all that is free on the shared device.
+    Crowded,
 }
 
-const NAMES: [(&str, Fault); 10] = [
+const NAMES: [(&str, Fault); 11] = [
     ("out-of-memory", Fault::OutOfMemory),
     ("launch", Fault::Launch),
     ("lock-timeout", Fault::LockTimeout),
@@ -59,6 +62,7 @@ const NAMES: [(&str, Fault); 10] = [
     ("restore-hangs", Fault::RestoreHangs),
     ("stale-restore", Fault::StaleRestore),
     ("unlock", Fault::Unlock),
+    ("crowded", Fault::Crowded),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +89,8 @@ pub struct Settings {
     pub version: i32,
     /// Bytes of device memory.
     pub memory: u64,
+    /// Who is told the same folder is on the same device.
+    pub device: Option<String>,
     /// Zero: none was given.
     pub seed: u64,
     /// The longest before a piece of work.
@@ -122,6 +128,7 @@ impl Default for Settings {
         Settings {
             version: 13000,
             memory: 1 << 30,
+            device: None,
             seed: 0,
             delay: Duration::from_micros(100),
             uuid: *b"Holdfast stand-0",
@@ -147,6 +154,7 @@ impl Settings {
         if let Some(text) = value("STAND_IN_MEMORY") {
             it.memory = bytes(&text).ok_or_else(|| wrong("STAND_IN_MEMORY", &text))?;
         }
+        it.device = value("STAND_IN_DEVICE");
         if let Some(text) = value("STAND_IN_SEED") {
             it.seed = text.parse().map_err(|_| wrong("STAND_IN_SEED", &text))?;
         }

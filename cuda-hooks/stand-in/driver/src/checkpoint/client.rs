@@ -10,11 +10,12 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use super::message::{Injected, Operation, Reply, Request};
+use super::process;
 use super::server::{self, THREAD};
 use crate::code::{Answer, Code};
-use crate::device;
 use crate::settings::{Fault, settings};
 use crate::system;
+use crate::{device, shared_device};
 
 /// Asks, and gives the state that the process is in then.
 pub fn ask(
@@ -29,6 +30,12 @@ pub fn ask(
     let request =
         Request { operation, timeout_ms, injected, uuid: device::uuid(), memory: settings().memory, pairs };
     let reply = exchange(process, thread, &request).map_err(|_| Code::INVALID_VALUE)?;
+    if operation == Operation::State
+        && reply.state == process::State::Checkpointed as u32
+        && settings().strikes(Fault::Crowded)
+    {
+        shared_device::crowd();
+    }
     if reply.code == 0 { Ok(reply.state) } else { Err(Code(reply.code)) }
 }
 

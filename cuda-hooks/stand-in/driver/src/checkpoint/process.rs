@@ -4,7 +4,7 @@
 //! | operation | from | to | refuses, fails, hangs |
 //! | --- | --- | --- | --- |
 //! | Lock | RUNNING | LOCKED | CUDA_ERROR_NOT_READY after its time: the process is RUNNING (cuda.h) |
-//! | Checkpoint | LOCKED | CHECKPOINTED | managed memory, IPC, MPS: NOT_SUPPORTED; multicast: hangs (nccl#2340) |
+//! | Checkpoint | LOCKED | CHECKPOINTED | managed memory, IPC, MPS: NOT_SUPPORTED; multicast: hangs; see there |
 //! | Restore | CHECKPOINTED | LOCKED | see `restore`; without memory: every further one too, 304 (driver 580.159.04) |
 //! | Unlock | LOCKED | RUNNING | |
 //!
@@ -24,6 +24,7 @@ use crate::entrance;
 use crate::memory::heap::{self, Kind};
 use crate::memory::{physical, space};
 use crate::settings::{Fault, settings};
+use crate::shared_device;
 use crate::system;
 use crate::vmm;
 
@@ -42,6 +43,8 @@ struct Process {
     state: State,
     /// A restore has found no memory: nothing helps any more.
     broken: bool,
+    /// A checkpoint has found the device full: there will be no other.
+    given_up: bool,
     id: i32,
     name: String,
     plumbing: Option<(OwnedFd, OwnedFd, OwnedFd)>,
@@ -51,6 +54,7 @@ struct Process {
 static PROCESS: Mutex<Process> = Mutex::new(Process {
     state: State::Running,
     broken: false,
+    given_up: false,
     id: 0,
     name: String::new(),
     plumbing: None,
@@ -146,6 +150,15 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
     if request.injected.fails || settings().strikes(Fault::Checkpoint) {
         return Err(Code::OPERATING_SYSTEM);
     }
+    // Driver 580.159.04, with less than 2 MiB free: 2 (out of memory), from then on 999 (unknown), with room again too;
+    // that the process stays LOCKED is not verified.
+    if process.given_up {
+        return Err(Code::UNKNOWN);
+    }
+    if physical::information()?.0 < physical::GRANULARITY {
+        process.given_up = true;
+        return Err(Code::OUT_OF_MEMORY);
+    }
     process.name = own_name();
     process.job_file.as_mut().map_or(Ok(()), JobFile::add)?;
     let keep = settings().keep_ranges;
@@ -176,8 +189,7 @@ fn restore(process: &mut Process, request: &Request) -> Answer {
         return Err(Code::OPERATING_SYSTEM);
     }
     let kept = settings().keep_ranges;
-    let (free, total) = physical::information()?;
-    if total - free > request.memory {
+    if physical::used()? + shared_device::others() > request.memory {
         return Err(Code::OUT_OF_MEMORY);
     }
     if !kept {

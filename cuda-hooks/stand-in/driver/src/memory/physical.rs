@@ -18,7 +18,7 @@ use super::ranges::Ranges;
 use super::raw;
 use crate::code::{Answer, Code};
 use crate::settings::{Fault, settings};
-use crate::system;
+use crate::{shared_device, system};
 
 /// Unit of physical memory: what `cuMemGetAllocationGranularity` says on every discrete GPU of today.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -92,11 +92,21 @@ pub fn open() -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes of the device that this process has.
+pub fn used() -> Answer<u64> {
+    Ok(device()?.used.load(Ordering::Relaxed))
+}
+
 /// Free bytes, and all.
 pub fn information() -> Answer<(u64, u64)> {
-    let device = device()?;
-    let total = device.total.load(Ordering::Relaxed);
-    Ok((total.saturating_sub(device.used.load(Ordering::Relaxed)), total))
+    let total = device()?.total.load(Ordering::Relaxed);
+    Ok((total.saturating_sub(used()?).saturating_sub(shared_device::others()), total))
+}
+
+/// This process has fewer bytes of the device than before.
+fn give_back(device: &Device, length: u64) {
+    let before = device.used.fetch_sub(length, Ordering::Relaxed);
+    shared_device::tell(before - length);
 }
 
 impl Physical {
@@ -116,10 +126,11 @@ impl Physical {
             return Err(Code::OUT_OF_MEMORY);
         }
         let total = device.total.load(Ordering::Relaxed);
+        let total = total.saturating_sub(shared_device::others());
         let take = |used: u64| used.checked_add(length).filter(|&n| n <= total);
-        if device.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
-            return Err(Code::OUT_OF_MEMORY);
-        }
+        let taken = device.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let before = taken.map_err(|_| Code::OUT_OF_MEMORY)?;
+        shared_device::tell(before + length);
         let place = if exportable { file_place(length) } else { device_place(device, length) };
         match place {
             Some(place) => {
@@ -128,7 +139,7 @@ impl Physical {
                 Ok(physical)
             }
             None => {
-                device.used.fetch_sub(length, Ordering::Relaxed);
+                give_back(device, length);
                 Err(Code::OUT_OF_MEMORY)
             }
         }
@@ -239,7 +250,7 @@ impl Drop for Physical {
             }
         };
         if counted {
-            device.used.fetch_sub(self.length, Ordering::Relaxed);
+            give_back(device, self.length);
         }
     }
 }
@@ -262,13 +273,14 @@ pub fn detach(keep: bool) -> Answer {
         system::unmap(at, device.length);
     }
     *device.file.lock() = None;
+    shared_device::tell(0);
     Ok(())
 }
 
 /// The other way, on a device of `total` bytes: at the same addresses, or not at all.
 pub fn attach(total: u64) -> Answer {
     let device = device()?;
-    let used = device.used.load(Ordering::Relaxed);
+    let used = used()?;
     if used > total {
         return Err(Code::OUT_OF_MEMORY);
     }
@@ -281,5 +293,6 @@ pub fn attach(total: u64) -> Answer {
         physical.attach(stale).map_err(failed)?;
     }
     device.total.store(total.min(device.length), Ordering::Relaxed);
+    shared_device::tell(used);
     Ok(())
 }
