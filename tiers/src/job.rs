@@ -9,6 +9,7 @@ use crate::catalog::{self, Catalog, SegmentKey, Table};
 use crate::files;
 use crate::hygiene::finish_repairs;
 use crate::image::Image;
+use crate::image_group::ImageGroup;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
@@ -140,6 +141,17 @@ impl Job {
     pub fn manifest_path(&self, epoch: Epoch) -> PathBuf {
         let name = names::manifest_name(epoch);
         if self.places(epoch).1 { self.dir.join(name) } else { self.folder.address(&name) }
+    }
+
+    /// A group of images that are to become durable together; `None`: the first tier is memory, where each is at once.
+    ///
+    /// # Errors
+    /// No tier knows the name of its folder.
+    pub fn group(&self) -> Result<Option<ImageGroup>, StoreError> {
+        if self.memory.is_some() || self.is_in_memory() {
+            return Ok(None);
+        }
+        ImageGroup::new(&self.dir).map(Some)
     }
 
     /// Whether the store itself is in memory.
@@ -410,6 +422,30 @@ impl Job {
         epoch: Epoch,
         parent: Option<Arc<Lineage>>,
     ) -> Result<ImageWriter, StoreError> {
+        self.begin_at(&self.folder, lock, epoch, parent)
+    }
+
+    /// The same; its commit makes it one of the group.
+    ///
+    /// # Errors
+    /// As [`Job::begin`].
+    pub fn begin_in(
+        &self,
+        group: &ImageGroup,
+        lock: &JobLock,
+        epoch: Epoch,
+        parent: Option<Arc<Lineage>>,
+    ) -> Result<ImageWriter, StoreError> {
+        self.begin_at(group.folder(), lock, epoch, parent)
+    }
+
+    fn begin_at(
+        &self,
+        folder: &TierFolder,
+        lock: &JobLock,
+        epoch: Epoch,
+        parent: Option<Arc<Lineage>>,
+    ) -> Result<ImageWriter, StoreError> {
         self.check_lock(lock)?;
         if let Some(parent) = &parent
             && (parent.tables.folder.shown() != self.folder.shown() || parent.epoch() >= epoch)
@@ -439,7 +475,7 @@ impl Job {
         let Some(writing) = writing.and_then(|epoch| lock.writing.begin(epoch, inherited)) else {
             return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
         };
-        ImageWriter::new(&self.folder, epoch, parent, Arc::clone(&lock.link), writing)
+        ImageWriter::new(folder, epoch, parent, Arc::clone(&lock.link), writing)
     }
 
     /// Opens an image of the first tier for restart: manifest and index are checked, and that its segments are there.

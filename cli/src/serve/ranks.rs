@@ -22,8 +22,8 @@ use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::policy::WorthPacking;
 use holdfast_tiers::stack::{Cascade, JobTiers, TierSpec};
 use holdfast_tiers::{
-    CommitRecord, Image, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError, TierFolder,
-    rank_name,
+    CommitRecord, Image, ImageGroup, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError,
+    TierFolder, rank_name,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -54,6 +54,18 @@ pub struct Committed {
     pub figures: FlushFigures,
     /// No codec was tried.
     pub is_raw: bool,
+}
+
+/// A version that is to become an image.
+pub struct Version<'a> {
+    /// Its buffer, or a file that is as one.
+    pub file: &'a File,
+    /// What is in it.
+    pub content: (&'a Table, &'a Layout),
+    /// When it was put.
+    pub put_at: Instant,
+    /// How it is packed; `None`: as the rank's settings say.
+    pub packed: Option<Compression>,
 }
 
 /// See the head of the file.
@@ -170,30 +182,49 @@ impl Rank {
         content: (&Table, &Layout),
         put_at: Instant,
     ) -> Result<Stored, Failure> {
-        self.commit_by(file, content, put_at, None).map(|made| made.stored)
+        let stored = self.store_by(&Version { file, content, put_at, packed: None }, None)?.stored;
+        self.cascade.iter().for_each(Cascade::wake);
+        Ok(stored)
     }
 
-    /// The same, packed in this way, and what came of it; `None`: as its settings say. If those leave it to us: as it
-    /// was worth its time before.
-    ///
-    /// # Errors
-    /// As [`Rank::commit`].
-    pub fn commit_by(
-        &mut self,
-        file: &File,
-        content: (&Table, &Layout),
-        put_at: Instant,
-        compression: Option<Compression>,
-    ) -> Result<Committed, Failure> {
-        let wanted = compression.unwrap_or(self.recipe.settings.compress);
+    /// The same of several, which become durable together, and what came of each: of the first ones, if one of them
+    /// fails; of none, if they cannot be made durable.
+    pub fn commit_all(&mut self, versions: &[Version<'_>]) -> (Vec<Committed>, Result<(), Failure>) {
+        let group = if versions.len() > 1 { self.job.group() } else { Ok(None) };
+        let group = match group {
+            Ok(group) => group,
+            Err(error) => return (Vec::new(), Err(error.into())),
+        };
+        let (before, mut made, mut done) = (self.lineage.clone(), Vec::new(), Ok(()));
+        for version in versions {
+            match self.store_by(version, group.as_ref()) {
+                Ok(one) => made.push(one),
+                Err(failure) => {
+                    done = Err(failure);
+                    break;
+                }
+            }
+        }
+        if let Some(Err(error)) = group.map(ImageGroup::end) {
+            self.lineage = before;
+            return (Vec::new(), Err(error.into()));
+        }
+        self.cascade.iter().for_each(Cascade::wake);
+        (made, done)
+    }
+
+    /// Stores a version in the way that is asked for, or as the rank's settings say. If those leave it to us: as it was
+    /// worth its time before.
+    fn store_by(&mut self, version: &Version<'_>, group: Option<&ImageGroup>) -> Result<Committed, Failure> {
+        let wanted = version.packed.unwrap_or(self.recipe.settings.compress);
         if wanted != Compression::Auto {
-            return self.store(file, content, put_at, wanted);
+            return self.store(version, wanted, group);
         }
         let packs = self.worth.packs();
         let way = if packs { wanted } else { Compression::By(Codec::Raw) };
         let processor = || clock::now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         let (begun, used) = (Instant::now(), processor());
-        let made = self.store(file, content, put_at, way)?;
+        let made = self.store(version, way, group)?;
         let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let changed = made.figures.pages_stored * PAGE;
         self.worth.stored(packs, changed, took, processor().saturating_sub(used));
@@ -202,18 +233,21 @@ impl Rank {
 
     fn store(
         &mut self,
-        file: &File,
-        (table, layout): (&Table, &Layout),
-        put_at: Instant,
+        version: &Version<'_>,
         compression: Compression,
+        group: Option<&ImageGroup>,
     ) -> Result<Committed, Failure> {
+        let &Version { file, content: (table, layout), put_at, .. } = version;
         let Some(lock) = &self.lock else {
             return Err(Failure::new(Exit::Internal, format!("{} is not open for writing", self.job.name())));
         };
         let record = record(&mut self.spaces, table);
         let epoch = self.job.next_epoch()?.max(Epoch(self.last.0 + 1));
         let parent = self.lineage.clone().filter(|parent| parent.may_be_parent());
-        let mut writer = self.job.begin(lock, epoch, parent)?;
+        let mut writer = match group {
+            Some(group) => self.job.begin_in(group, lock, epoch, parent)?,
+            None => self.job.begin(lock, epoch, parent)?,
+        };
         let source = BufferSource::new(file, &record, layout);
         let options =
             PipelineOptions { workers: 1, compression, rate: self.recipe.settings.rate, part_pages: None };
@@ -233,9 +267,6 @@ impl Rank {
             history: Vec::new(),
         })?;
         (self.lineage, self.last) = (Some(lineage), epoch);
-        if let Some(cascade) = &self.cascade {
-            cascade.wake();
-        }
         figures.bytes_stored = info.bytes;
         let is_raw = compression == Compression::By(Codec::Raw);
         Ok(Committed { stored: Stored { epoch, record }, figures, is_raw })

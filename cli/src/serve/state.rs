@@ -125,6 +125,11 @@ pub struct State {
     retiring: BTreeSet<SegmentId>,
     /// What was put, is to be kept, and is not in the store yet.
     unstored: BTreeSet<SegmentId>,
+    /// What is being stored: its buffers may not be filled with something else.
+    pub committing: BTreeSet<SegmentId>,
+    /// How many versions each group had.
+    #[cfg(test)]
+    pub groups: Vec<usize>,
     /// Buffers that could not be read: for the first client that comes.
     pub unread: Vec<String>,
     pub stopping: bool,
@@ -156,6 +161,9 @@ impl State {
             removals: Vec::new(),
             retiring: BTreeSet::new(),
             unstored: BTreeSet::new(),
+            committing: BTreeSet::new(),
+            #[cfg(test)]
+            groups: Vec::new(),
             unread: Vec::new(),
             stopping: false,
             room,
@@ -274,6 +282,9 @@ impl State {
     /// A buffer is needed no longer.
     pub fn leave_memory(&mut self, segment: SegmentId) {
         if let Some(buffer) = self.held.get_mut(&segment).and_then(|held| held.buffer.take()) {
+            if self.committing.contains(&segment) {
+                self.buffers.use_once(buffer.number);
+            }
             self.buffers.give_up(buffer);
         }
         self.forget_if_gone(segment);
@@ -308,6 +319,10 @@ impl State {
         self.unstored.remove(&segment);
         let Some(held) = self.held.remove(&segment) else { return };
         let Some(set) = self.sets.get_mut(&held.set) else { return };
+        // It was stored with another one, and given up before it was its turn.
+        if let (Some(stored), Some(rank)) = (held.stored, set.members.get(&held.rank)) {
+            self.removals.push((Arc::clone(rank), stored.epoch));
+        }
         let key = (held.version, held.run);
         if let Some(parts) = set.versions.get_mut(&key) {
             if parts.get(&held.rank) == Some(&segment) {
@@ -479,6 +494,16 @@ impl State {
         let is_own = |other: &Held| (other.rank, &other.set) == (held.rank, &held.set);
         self.courses.holds((&held.set, held.rank), segment, held.put_at)
             && self.unstored.iter().filter_map(|other| self.held.get(other)).all(is_own)
+    }
+
+    /// What was put, is to be kept, and is not in the store yet.
+    pub fn unstored(&self) -> impl Iterator<Item = SegmentId> {
+        self.unstored.iter().copied()
+    }
+
+    /// Whether the policy has it in memory.
+    pub fn is_in_memory(&self, segment: SegmentId) -> bool {
+        self.policy.state(segment, MEMORY).is_some()
     }
 
     /// Whether all that was put is where it is to be in the end.

@@ -3,6 +3,7 @@
 mod ahead;
 mod ensemble;
 mod fetching;
+mod groups;
 mod hints;
 
 use super::buffers::Buffers;

@@ -5,17 +5,23 @@
 //! to the policy, which tries again, and to the client that waits for it.
 
 use super::Server;
+use super::buffers::Buffer;
 use super::ensemble;
 use super::fetching::is_up;
-use super::ranks::{Rank, Source};
+use super::ranks::{Rank, Source, Version};
 use super::state::{MEMORY, STORE, State, is_of};
 use holdfast_image::Epoch;
-use holdfast_objects::buffer::Table;
+use holdfast_objects::buffer::{Layout, Table};
+use holdfast_tiers::codec::Compression;
 use holdfast_tiers::policy::{Event, Place, SegmentId, Transfer};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Most versions of a rank that become durable together, and bytes of all but the first: others wait for them.
+const MOST_TOGETHER: usize = 8;
+const BYTES_TOGETHER: u64 = 64 << 20;
 
 impl Server {
     /// Copies into the store until the server ends.
@@ -99,40 +105,47 @@ impl Server {
         self.changed.notify_all();
     }
 
+    /// Stores a version, and with it those of its rank that wait for the store, too: they become durable together.
     fn commit(&self, segment: SegmentId) -> Result<(), String> {
-        let found = {
+        let (rank, waiting) = {
             let mut state = self.state.lock();
-            let found = state.held.get(&segment).and_then(|held| {
-                let rank = state.sets.get(&held.set)?.members.get(&held.rank)?;
-                Some((Arc::clone(rank), held.buffer.clone()?, held.content.clone()?, held.put_at))
-            });
-            found.map(|found| {
-                let Table { set, rank, .. } = &found.2.0;
-                (state.courses.decide(set, *rank, segment), found)
-            })
+            if state.held.get(&segment).is_some_and(|held| held.stored.is_some()) {
+                // With another one.
+                return Ok(());
+            }
+            let found = state.waiting_with(segment);
+            found.ok_or("it was given up")?
         };
-        let Some((packed, (rank, buffer, content, put_at))) = found else {
-            return Err("it was given up".into());
-        };
-        let (table, layout) = &*content;
+        let versions: Vec<Version<'_>> = waiting.iter().map(Waiting::version).collect();
         let begun = Instant::now();
-        let mut rank = rank.lock();
-        let made = rank.commit_by(&buffer.file, (table, layout), put_at, packed);
-        drop(rank);
-        let made = made.map_err(|failure| failure.message)?;
-        let took = begun.elapsed();
-        let rate = made.figures.bytes_stored as f64 / took.as_secs_f64().max(1e-9);
-        let wants_probe = {
-            let mut state = self.state.lock();
-            state.courses.stored((&table.set, table.rank), segment, &made, took);
-            state.mark_stored(segment, made.stored);
-            state.courses.wants_probe(&table.set, table.rank)
-        };
-        if wants_probe {
-            let found = ensemble::probe(&buffer.file, layout, rate);
-            self.state.lock().courses.probed(&table.set, table.rank, found);
+        let (made, done) = rank.lock().commit_all(&versions);
+        let took = begun.elapsed() / u32::try_from(made.len().max(1)).unwrap_or(1);
+        let bytes: u64 = made.iter().map(|made| made.figures.bytes_stored).sum();
+        let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let mut probed = None;
+        let mut state = self.state.lock();
+        for waiting in &waiting {
+            state.committing.remove(&waiting.segment);
         }
-        Ok(())
+        for (waiting, made) in waiting.iter().zip(made) {
+            let whose = (waiting.content.0.set.as_str(), waiting.content.0.rank);
+            state.courses.stored(whose, waiting.segment, &made, took);
+            match state.held.contains_key(&waiting.segment) {
+                true => state.mark_stored(waiting.segment, made.stored),
+                // It was given up meanwhile.
+                false => state.removals.push((Arc::clone(&rank), made.stored.epoch)),
+            }
+            probed = probed.or_else(|| state.courses.wants_probe(whose.0, whose.1).then_some(waiting));
+        }
+        let is_stored = state.held.get(&segment).is_none_or(|held| held.stored.is_some());
+        drop(state);
+        if let Some(Waiting { buffer, content, .. }) = probed {
+            let (Table { set, rank, .. }, layout) = &**content;
+            let found = ensemble::probe(&buffer.file, layout, rate);
+            self.state.lock().courses.probed(set, *rank, found);
+        }
+        // What failed of the others has its own turn.
+        if is_stored { Ok(()) } else { done.map_err(|failure| failure.message) }
     }
 }
 
@@ -149,7 +162,57 @@ fn remove(removals: Vec<(Arc<Mutex<Rank>>, Epoch)>) {
     }
 }
 
+/// A version that is being stored.
+struct Waiting {
+    segment: SegmentId,
+    buffer: Buffer,
+    content: Arc<(Table, Layout)>,
+    put_at: Instant,
+    packed: Option<Compression>,
+}
+
+impl Waiting {
+    fn version(&self) -> Version<'_> {
+        let Waiting { buffer, content, put_at, packed, .. } = self;
+        Version { file: &buffer.file, content: (&content.0, &content.1), put_at: *put_at, packed: *packed }
+    }
+}
+
 impl State {
+    /// A version that is to be stored, and the others of its rank that wait for the store, as they were put.
+    fn waiting_with(&mut self, segment: SegmentId) -> Option<(Arc<Mutex<Rank>>, Vec<Waiting>)> {
+        let own = self.held.get(&segment).filter(|own| own.buffer.is_some() && own.content.is_some())?;
+        let rank = Arc::clone(self.sets.get(&own.set)?.members.get(&own.rank)?);
+        let (set, number, mut bytes) = (own.set.clone(), own.rank, own.bytes);
+        let mut others: Vec<(Instant, SegmentId)> = self
+            .unstored()
+            .filter(|other| *other != segment)
+            .filter_map(|other| {
+                let held = self.held.get(&other).filter(|held| held.rank == number && held.set == set)?;
+                (self.is_in_memory(other) && !self.is_held_back(other)).then_some((held.put_at, other))
+            })
+            .collect();
+        others.sort_unstable();
+        others.truncate(MOST_TOGETHER - 1);
+        others.retain(|(_, other)| {
+            bytes += self.held.get(other).map_or(0, |held| held.bytes);
+            bytes <= BYTES_TOGETHER
+        });
+        others.push((own.put_at, segment));
+        others.sort_unstable();
+        let waiting = others.into_iter().filter_map(|(put_at, segment)| {
+            let held = self.held.get(&segment)?;
+            let (buffer, content) = (held.buffer.clone()?, held.content.clone()?);
+            let packed = self.courses.decide(&set, number, segment);
+            self.committing.insert(segment);
+            Some(Waiting { segment, buffer, content, put_at, packed })
+        });
+        let waiting: Vec<Waiting> = waiting.collect();
+        #[cfg(test)]
+        self.groups.push(waiting.len());
+        Some((rank, waiting))
+    }
+
     /// Where the store has a segment, and its image there. What is being written of the same rank is not waited for.
     pub(super) fn place_of(&self, segment: SegmentId) -> Option<(Source, Epoch)> {
         let held = self.held.get(&segment)?;

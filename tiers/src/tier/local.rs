@@ -93,6 +93,28 @@ impl LocalTier {
         }
         Ok(path)
     }
+
+    /// A blob that is being written.
+    pub(super) fn writer(&self, name: &BlobName, _expected: Option<u64>) -> Result<LocalWriter, TierError> {
+        let path = self.vacant(name)?;
+        let object = posix::shown(&path);
+        let (direct, made) = match posix::create_part(&path, libc::O_DIRECT) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (false, posix::create_part(&path, 0)),
+            other => (true, other),
+        };
+        let (file, part) = made.map_err(TierError::io("create", object))?;
+        Ok(LocalWriter {
+            file,
+            part,
+            path,
+            direct,
+            staging: AlignedBuffer::new(STAGING_LEN),
+            staged: 0,
+            written: 0,
+            failed: false,
+            finished: false,
+        })
+    }
 }
 
 impl Tier for LocalTier {
@@ -140,25 +162,8 @@ impl Tier for LocalTier {
         Ok(Box::new(FileBlob { file, len, object: posix::shown(&path), mappable: true }))
     }
 
-    fn create(&self, name: &BlobName, _expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
-        let path = self.vacant(name)?;
-        let object = posix::shown(&path);
-        let (direct, made) = match posix::create_part(&path, libc::O_DIRECT) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (false, posix::create_part(&path, 0)),
-            other => (true, other),
-        };
-        let (file, part) = made.map_err(TierError::io("create", object))?;
-        Ok(Box::new(LocalWriter {
-            file,
-            part,
-            path,
-            direct,
-            staging: AlignedBuffer::new(STAGING_LEN),
-            staged: 0,
-            written: 0,
-            failed: false,
-            finished: false,
-        }))
+    fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
+        Ok(Box::new(self.writer(name, expected)?))
     }
 
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
@@ -210,7 +215,7 @@ impl Tier for LocalTier {
 }
 
 /// A file that is being written.
-struct LocalWriter {
+pub(super) struct LocalWriter {
     file: File,
     /// The name that it has.
     part: PathBuf,
@@ -252,6 +257,20 @@ impl LocalWriter {
         Ok(())
     }
 
+    /// Gives the file its name, before it is durable. The file, its path and its length.
+    pub(super) fn name(mut self) -> Result<(File, PathBuf, u64), TierError> {
+        self.checked(LocalWriter::flush)?;
+        let file = self.file.try_clone().map_err(TierError::io("write", posix::shown(&self.path)))?;
+        self.rename()?;
+        Ok((file, self.path.clone(), self.written))
+    }
+    fn rename(&mut self) -> Result<(), TierError> {
+        posix::rename_new(&self.part, &self.path)
+            .map_err(TierError::io("rename", posix::shown(&self.path)))?;
+        self.finished = true;
+        Ok(())
+    }
+
     /// Lets nothing happen after an error.
     fn checked(&mut self, work: impl FnOnce(&mut LocalWriter) -> io::Result<()>) -> Result<(), TierError> {
         let result = if self.failed {
@@ -285,9 +304,7 @@ impl BlobWriter for LocalWriter {
             own.flush()?;
             own.file.sync_all()
         })?;
-        posix::rename_new(&self.part, &self.path)
-            .map_err(TierError::io("rename", posix::shown(&self.path)))?;
-        self.finished = true;
+        self.rename()?;
         Ok(self.written)
     }
 }

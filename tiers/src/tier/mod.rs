@@ -14,6 +14,7 @@
 pub mod address;
 mod error;
 mod folder;
+mod group;
 mod local;
 mod memory;
 mod name;
@@ -23,6 +24,7 @@ mod remote;
 
 pub use error::TierError;
 pub use folder::FolderTier;
+pub(crate) use group::Group;
 pub use local::LocalTier;
 pub use memory::{MemoryFirst, MemoryTier};
 pub use name::BlobName;
