@@ -89,7 +89,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
-.PHONY: miri deny fuzz-check fuzz s3 garage slurm gpu gpu-bare userland chroot
+.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm gpu gpu-bare userland chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -109,6 +109,10 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (60), where there are a nightly comp
 s3: ## the remote tier at a real S3 server (a workspace of its own: the server takes minutes to compile)
 	$(SAY) "S3"
 	cd tests/s3 && $(CARGO) test --release --locked --target-dir ../../target/s3
+
+cuda-table: ## the functions of the CUDA driver, 12.0 to 13.5, from its headers (PyPI, 30 MB, into target/cuda-headers)
+	$(SAY) "the driver's functions"
+	@scripts/cuda-table.sh
 
 nvcc: stand-in ## the CUDA programs of the tests as nvcc builds them (nvcc from PyPI, 250 MB, into FOLDER=target/nvcc)
 	$(SAY) "CUDA programs by nvcc"

@@ -63,6 +63,9 @@ pub struct CudaData {
     pub digest_slots: AtomicU64,
     /// Key of the digests: random, once for each process.
     pub key: [AtomicU64; 2],
+    /// Library: addresses of device memory that an image does not have: a table of [`CudaData::MAX_DISCARDS`] entries
+    /// of two words, first address and bytes, of which those without bytes are free. 0: there is none.
+    pub discards: AtomicU64,
 }
 
 /// A block. 64 bytes.
@@ -111,6 +114,7 @@ offsets! { CudaData {
     DIGESTS = digests;
     DIGEST_SLOTS = digest_slots;
     KEY = key;
+    DISCARDS = discards;
 } }
 
 offsets! { CudaBlock {
@@ -133,6 +137,8 @@ impl CudaData {
     pub const BY_LIBRARY: u64 = 2;
     /// `owner`: a keeper process of the agent's, from which it is imported (R2a).
     pub const BY_KEEPER: u64 = 3;
+    /// What is wished: no hooks at all. Never in `owner`.
+    pub const OFF: u64 = 4;
 
     /// `state`: blocks are mapped.
     pub const RESIDENT: u64 = 0;
@@ -163,6 +169,12 @@ impl CudaData {
     /// First argument of COMMAND_RETURN, also while it is being done: nothing waits for it; the library opens the gate
     /// when content is back, and tries again by itself.
     pub const OPENS_GATE: u64 = 1;
+    /// Second argument of COMMAND_RETURN: the process is of an image, and what is discarded is zero from now on.
+    pub const OF_IMAGE: u64 = 1;
+    /// Bytes of the pieces that are left out of images, or not: chunks.
+    pub const DISCARD_UNIT: u64 = 64 << 10;
+    /// Most entries of [`CudaData::discards`].
+    pub const MAX_DISCARDS: usize = 1024;
 
     /// `result`: content is not what its digest says.
     pub const FAULT_DAMAGED: u64 = 1 << 32;
@@ -210,6 +222,7 @@ impl CudaData {
             digests: AtomicU64::new(0),
             digest_slots: AtomicU64::new(0),
             key: [const { AtomicU64::new(0) }; 2],
+            discards: AtomicU64::new(0),
         }
     }
 
@@ -320,6 +333,7 @@ mod tests {
             (CudaData::DIGESTS, 328),
             (CudaData::DIGEST_SLOTS, 336),
             (CudaData::KEY, 344),
+            (CudaData::DISCARDS, 360),
             (CudaData::MAX_BLOCKS, 65_536),
             (CudaData::LEN, 4096),
         ];

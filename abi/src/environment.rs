@@ -22,6 +22,12 @@ pub const ENV_MALLOC: &str = "HOLDFAST_MALLOC";
 pub const MALLOC_SYSTEM: &str = "system";
 /// Value of [`ENV_MALLOC`]: the one in libholdfast.
 pub const MALLOC_JEMALLOC: &str = "jemalloc";
+/// [`CUDA_OFF`]: the program gets the CUDA driver's own functions, and nothing is seen of what it does with them.
+pub const ENV_CUDA: &str = "HOLDFAST_CUDA";
+/// Value of [`ENV_CUDA`].
+pub const CUDA_OFF: &str = "off";
+/// Sizes of allocations of device memory that are not in images: least and most, bytes, `MIN..MAX`.
+pub const ENV_CUDA_SKIP: &str = "HOLDFAST_CUDA_SKIP";
 /// Who owns the memory of cuMemAlloc: [`CUDA_DATA_DRIVER`], [`CUDA_DATA_LIBRARY`], [`CUDA_DATA_KEEPER`]; else
 /// libholdfast where it is known to work.
 pub const ENV_CUDA_DATA: &str = "HOLDFAST_CUDA_DATA";

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Lists the functions of the CUDA driver's headers, as facts: cuda-hooks/header/symbols.txt is its output.
 
-    cuda-hooks/header/list.py DIR > cuda-hooks/header/symbols.txt
+    make cuda-table                                         # the headers of all versions, from PyPI
+    cuda-hooks/header/list.py DIR... > cuda-hooks/header/symbols.txt
 
-DIR has cuda.h, cudaGL.h, cudaEGL.h, cudaVDPAU.h, and cudaTypedefs.h with its three sisters: the folder
-nvidia/cu13/include of the PyPI wheel nvidia-cuda-runtime. The headers are NVIDIA's and not part of this project; what
-is written here are names, the versions of cuGetProcAddress(), and how arguments are passed.
+Each DIR has cuda.h, cudaGL.h, cudaEGL.h, cudaVDPAU.h, and cudaTypedefs.h with its three sisters: the folder
+nvidia/cu13/include of the PyPI wheel nvidia-cuda-runtime, or nvidia/cuda_runtime/include of its predecessors. What any
+version has is listed. The headers are NVIDIA's and not part of this project; what is written here are names, the
+versions of cuGetProcAddress(), and how arguments are passed.
 
-Fails by: a message and status 1 where a header has something that this script does not know.
+Fails by: a message and status 1 where a header has something that this script does not know, or where two versions pass
+the arguments of one symbol in different ways.
 """
 
 import re
@@ -131,17 +134,16 @@ def versions_of(text):
     return {key: sorted(value.items()) for key, value in found.items()}
 
 
-def main():
-    if len(sys.argv) != 2:
-        fail("give me the folder of the headers")
-    folder = Path(sys.argv[1])
+def version_of(folder):
+    return int(re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text()).group(1))
+
+
+def rows_of(folder):
+    """Symbol -> header, name, first version or "-", variant, arguments: of one version of CUDA."""
     versions = {}
     for header in TYPEDEFS:
         versions.update(versions_of(without_comments((folder / header).read_text())))
-    first = (folder / "cuda.h").read_text()
-    version = re.search(r"#define CUDA_VERSION (\d+)", first).group(1)
-    print(f"# Functions of the driver's headers, CUDA_VERSION {version}; made by list.py, not by hand.")
-    print("# symbol, header, name for cuGetProcAddress() (=: the symbol), first version, flag, arguments")
+    rows = {}
     for header in HEADERS:
         table = symbols_of(without_comments((folder / header).read_text()))
         by_name = {}
@@ -163,7 +165,28 @@ def main():
             name, arguments = table[symbol]
             variant = (re.search(r"_(ptsz|ptds)$", symbol) or [None, "-"])[1]
             name = "=" if name == symbol else name
-            print(symbol, header, name, asked.get(symbol, "-"), variant, arguments)
+            rows[symbol] = (header, name, str(asked.get(symbol, "-")), variant, arguments)
+    return rows
 
 
-main()
+def main():
+    folders = sorted(map(Path, sys.argv[1:]), key=version_of)
+    if not folders:
+        fail("give me the folders of the headers")
+    rows = {}
+    for folder in folders:
+        for symbol, row in rows_of(folder).items():
+            old = rows.get(symbol, row)
+            if (old[:2], old[3:]) != (row[:2], row[3:]):
+                fail(f"{symbol} was {old}, and is {row} in {version_of(folder)}")
+            # The header of types leaves some out at first.
+            rows[symbol] = row if row[2] != "-" else old
+    first, last = version_of(folders[0]), version_of(folders[-1])
+    print(f"# Functions of the driver's headers, CUDA_VERSION {first} to {last}; made by list.py, not by hand.")
+    print("# symbol, header, name for cuGetProcAddress() (=: the symbol), first version, flag, arguments")
+    for symbol, row in sorted(rows.items(), key=lambda entry: (HEADERS.index(entry[1][0]), entry[0])):
+        print(symbol, *row)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem;
 use core::ptr::{self, null, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use holdfast_abi::CudaData;
 
 /// What a wrapper returns that has nothing to call: CUDA_ERROR_STUB_LIBRARY (cuda.h: what runs has no driver).
 pub const NO_DRIVER: u32 = 34;
@@ -40,6 +41,8 @@ type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mu
 
 static REAL: [AtomicUsize; ROWS.len()] = [const { AtomicUsize::new(0) }; ROWS.len()];
 static MAP: [AtomicU64; ROOM] = [const { AtomicU64::new(0) }; ROOM];
+/// 0: not known yet; see [`is_off`].
+static IS_OFF: AtomicU8 = AtomicU8::new(0);
 static FOUND: AtomicBool = AtomicBool::new(false);
 /// Where the driver library is loaded.
 static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -128,14 +131,32 @@ fn wrapper_of(row: usize) -> Option<*mut c_void> {
         .then(|| ptr::with_exposed_provenance_mut(table.addr().wrapping_add_signed(distance as isize)))
 }
 
+/// Whether nothing is to be seen of the driver (`--cuda off`): asked once.
+pub(crate) fn is_off() -> bool {
+    const OFF: u8 = 2;
+    match IS_OFF.load(Relaxed) {
+        0 => {
+            let off = if platform::wished_owner() == CudaData::OFF { OFF } else { 1 };
+            IS_OFF.store(off, Relaxed);
+            off == OFF
+        }
+        known => known == OFF,
+    }
+}
+
 /// A program that was linked with the driver calls the function for the first time.
 #[cold]
 fn look_for(row: usize) -> usize {
     let Some(entry) = ROWS.get(row) else { return 0 };
     if !thread::passes() && !is_found() {
         platform::keep_errno(|| {
-            let definition = own_dlsym(libc::RTLD_NEXT, entry.symbol());
-            if definition.is_null() || !bind_to_object_of(definition) {
+            let mut definition = own_dlsym(libc::RTLD_NEXT, entry.symbol());
+            if is_off() {
+                let driver = loaded();
+                if definition.is_null() && !driver.is_null() {
+                    definition = own_dlsym(driver, entry.symbol());
+                }
+            } else if definition.is_null() || !bind_to_object_of(definition) {
                 bind_loaded();
             }
             if let Some(place) = REAL.get(row)

@@ -54,6 +54,7 @@ mod layout {
 #[cfg(all(test, loom))]
 mod model;
 
+pub use arena::{Refused, keep, leave_out};
 pub use next::{address_of_dlsym, address_of_dlvsym};
 
 /// In a child made by fork, in its only thread: nothing of the parent's is left.

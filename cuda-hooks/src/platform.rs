@@ -233,6 +233,17 @@ pub fn wished_owner() -> u64 {
     unsafe { core::mem::transmute::<usize, extern "C" fn() -> u64>(address)() }
 }
 
+/// Sizes of allocations that are not in images: the least and the most; 0 and 0: none.
+pub fn skipped_sizes() -> (u64, u64) {
+    let address = of_preload!("holdfast_cuda_skip");
+    if address == 0 {
+        return (0, 0);
+    }
+    // SAFETY: as above.
+    let skip = unsafe { core::mem::transmute::<usize, extern "C" fn(u64) -> u64>(address) };
+    (skip(0), skip(1))
+}
+
 /// Tells the agent, by the page of shared variables, where the area is.
 pub fn announce(area: u64) {
     let address = of_preload!("holdfast_cuda_announce");

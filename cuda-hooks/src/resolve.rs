@@ -135,7 +135,11 @@ fn in_scope_of_library(question: Question<'_>) -> *mut c_void {
 
 /// The wrapper of what was found, if it has one.
 fn replaced(found: *mut c_void) -> *mut c_void {
-    if found.is_null() || !driver::bind_to_object_of(found) { found } else { driver::replacement(found) }
+    if found.is_null() || driver::is_off() || !driver::bind_to_object_of(found) {
+        found
+    } else {
+        driver::replacement(found)
+    }
 }
 
 /// RTLD_NEXT. An object after this library finds nothing of it. One before it does, and gets what is behind ours: a

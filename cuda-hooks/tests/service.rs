@@ -85,7 +85,7 @@ impl Bed {
         data.owner.store(CudaData::BY_LIBRARY, SeqCst);
         data.blocks.store(blocks.as_ptr().addr() as u64, SeqCst);
         area::area().data.store(std::ptr::from_ref(data).addr() as u64, SeqCst);
-        assert!(service::start(Box::leak(Box::new(service::Work { data, make }))));
+        assert!(service::start(Box::leak(Box::new(service::Work { data, make, discarded: |_| (0, 0) }))));
         until("the thread", || data.service_thread.load(SeqCst) != 0);
         Bed { data, blocks, base, context }
     }

@@ -180,6 +180,8 @@ pub struct CudaStop {
     pub dirty_bytes: u64,
     /// Bytes of its chunks that had become zero.
     pub zero_bytes: u64,
+    /// Bytes that the program, or `--cuda-skip`, has left out: zero after a restart.
+    pub discarded_bytes: u64,
 }
 
 #[cfg(test)]

@@ -87,6 +87,26 @@ HOLDFAST_API int holdfast_checkpoint_start(void);
  * agent. (A program started again under --only-protected is a new process: 0.) */
 HOLDFAST_API int holdfast_restarted(void);
 
+/* Device memory of CUDA that images need not have: a cache, a workspace. From now on, and until it is freed or
+ * holdfast_cuda_keep() says otherwise, checkpoints leave its content out: it stays while the program runs on, and is
+ * zero after a restart or a rollback. Whole pieces of 64 KiB are left out; what is smaller, or cut at the edges, is
+ * saved all the same. `holdfast show` says how much it was.
+ *
+ * `memory`: an address of the device, of cudaMalloc() or cuMemAlloc() (a CUdeviceptr by a cast), anywhere in one
+ * allocation; `size`: bytes from there on, all of that allocation's.
+ *
+ * Returns 0, or
+ *   HOLDFAST_E_NO_AGENT
+ *   HOLDFAST_E_ARGUMENT  not within one allocation, or of memory that libholdfast does not own (`holdfast check` says
+ *                        who owns it; docs/cuda.md): it is saved. Not with HOLDFAST_CUDA_DATA=keeper yet
+ *   HOLDFAST_E_FAILED    there are 1024 such pieces already; it is saved
+ * Waits while a checkpoint is being made, as calls of CUDA do. */
+HOLDFAST_API int holdfast_cuda_discard(const void *memory, size_t size);
+
+/* The content is saved again: the end of holdfast_cuda_discard() for this part. Memory that is freed needs none.
+ * Returns 0 or HOLDFAST_E_NO_AGENT. */
+HOLDFAST_API int holdfast_cuda_keep(const void *memory, size_t size);
+
 /* Gives out `size` bytes of zeroed memory under a name, rounded up to whole pages and page-aligned.
  *
  * It differs from other memory in this: it is always tracked, it is the first to be flushed after a checkpoint, and

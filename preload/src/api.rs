@@ -72,6 +72,30 @@ pub extern "C" fn holdfast_checkpoint_start() -> c_int {
     checkpoint(false)
 }
 
+/// `int holdfast_cuda_discard(const void *memory, size_t size)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn holdfast_cuda_discard(memory: *const c_void, size: usize) -> c_int {
+    use holdfast_cuda_hooks::Refused;
+    if !has_agent() {
+        return NO_AGENT;
+    }
+    match host::keep_errno(|| holdfast_cuda_hooks::leave_out(memory.addr() as u64, size as u64)) {
+        Ok(()) => 0,
+        Err(Refused::Range) => ARGUMENT,
+        Err(Refused::Full) => FAILED,
+    }
+}
+
+/// `int holdfast_cuda_keep(const void *memory, size_t size)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn holdfast_cuda_keep(memory: *const c_void, size: usize) -> c_int {
+    if !has_agent() {
+        return NO_AGENT;
+    }
+    host::keep_errno(|| holdfast_cuda_hooks::keep(memory.addr() as u64, size as u64));
+    0
+}
+
 /// `int holdfast_restarted(void)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn holdfast_restarted() -> c_int {

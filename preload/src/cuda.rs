@@ -13,7 +13,8 @@ use crate::{agent, host, shared};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Release;
 use holdfast_abi::environment::{
-    CUDA_DATA_AUTO, CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA,
+    CUDA_DATA_AUTO, CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, CUDA_OFF, ENV_CUDA, ENV_CUDA_DATA,
+    ENV_CUDA_SKIP,
 };
 use holdfast_abi::{CudaData, KeeperAnswer, KeeperQuestion, SharedPage};
 
@@ -45,8 +46,11 @@ unsafe extern "C" fn ask_keeper(question: *const KeeperQuestion, answer: *mut Ke
     }
 }
 
-/// Who is to own device memory: [`ENV_CUDA_DATA`].
+/// Who is to own device memory: [`ENV_CUDA_DATA`], unless [`ENV_CUDA`] wants nothing of it.
 extern "C" fn owner() -> u64 {
+    if host::variable_is(ENV_CUDA, CUDA_OFF) {
+        return CudaData::OFF;
+    }
     let is_left_to_us =
         host::variable(ENV_CUDA_DATA).is_none() || host::variable_is(ENV_CUDA_DATA, CUDA_DATA_AUTO);
     if is_left_to_us && host::environment_has(is_one_of_many) {
@@ -64,6 +68,34 @@ extern "C" fn owner() -> u64 {
     } else {
         CudaData::UNDECIDED
     }
+}
+
+/// Sizes of allocations that are not in images: the least (0), or the most (1); 0 and 0: none.
+extern "C" fn skip(which: u64) -> u64 {
+    host::variable(ENV_CUDA_SKIP)
+        .and_then(|text| sizes(text.to_bytes()))
+        .map_or(0, |(least, most)| if which == 0 { least } else { most })
+}
+
+/// Two numbers with two points between.
+fn sizes(text: &[u8]) -> Option<(u64, u64)> {
+    // By hand: what the library has for it leaves ways to a panic.
+    let (mut least, mut most, mut points) = (None, None, 0);
+    for byte in text {
+        let place = match (byte, points) {
+            (b'.', _) => {
+                points += 1;
+                continue;
+            }
+            (_, 0) => &mut least,
+            (_, 2) => &mut most,
+            _ => return None,
+        };
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        let more: Option<u64> = *place;
+        *place = Some(more.unwrap_or(0).checked_mul(10)?.checked_add(digit.into())?);
+    }
+    if points == 2 { least.zip(most) } else { None }
 }
 
 /// Whether an entry of the environment says that a launcher has started several processes for one program: they may
@@ -112,16 +144,30 @@ core::arch::global_asm!(
     ".type holdfast_cuda_owner, @function",
     "holdfast_cuda_owner: jmp {owner}",
     ".size holdfast_cuda_owner, . - holdfast_cuda_owner",
+    ".hidden holdfast_cuda_skip",
+    ".globl holdfast_cuda_skip",
+    ".type holdfast_cuda_skip, @function",
+    "holdfast_cuda_skip: jmp {skip}",
+    ".size holdfast_cuda_skip, . - holdfast_cuda_skip",
     ".popsection",
     is_there = sym agent_is_there,
     announce = sym announce,
     owner = sym owner,
+    skip = sym skip,
     ask_keeper = sym ask_keeper,
 );
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(sizes(b"1048576..18446744073709551615"), Some((1 << 20, u64::MAX)));
+        for wrong in ["", "1", "1..", "..1", "a..b", "1.2"] {
+            assert_eq!(sizes(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn launchers_of_several_processes_are_known() {

@@ -16,7 +16,8 @@ fn nm(options: &[&str]) -> Vec<String> {
 fn only_the_intended_names_are_exported() {
     let expected: BTreeSet<&str> = "
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
-        holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected
+        holdfast_checkpoint holdfast_checkpoint_start holdfast_cuda_discard holdfast_cuda_keep holdfast_free_protected
+        holdfast_malloc_protected
         holdfast_restarted holdfast_restore_protected
         __register_atfork daemon dlopen dlsym dlvsym setsid sigaltstack madvise mremap prctl personality mlockall
         munlockall

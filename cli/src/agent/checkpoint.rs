@@ -132,6 +132,7 @@ struct Flush {
     figures: EpochFigures,
     cuda: AfterCut,
     kept: Option<TakenMemory>,
+    blank: PageSet,
 }
 
 /// For so many checkpoints a pre-copy is bounded that was in vain.
@@ -185,7 +186,7 @@ impl Attempt<'_> {
             contents.read_ahead(&pids);
         }
         let seen = (&*self.carry_over, is_whole);
-        let cut::Made { mut cut, first, suspended, kept } =
+        let cut::Made { mut cut, first, suspended, kept, blank } =
             match cut::make(self.context, self.settings, self.tracer, self.request, seen) {
                 Ok(made) => made,
                 Err(failed) => {
@@ -217,7 +218,7 @@ impl Attempt<'_> {
         let queue = self.queue(&cut, kept.as_ref(), &first, limit);
         monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
-        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda, kept }, committed)
+        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda, kept, blank }, committed)
     }
 
     /// The image that the new one builds on. Where what it has on the first tier turned out to be damaged, all memory
@@ -342,7 +343,7 @@ impl Attempt<'_> {
         committed: &mut bool,
     ) -> Result<NewImage, CheckpointError> {
         // First, and so dropped last: the driver's part needs the program's threads.
-        let Flush { cuda, monitor, queue, copies_first, mut figures, kept } = flush;
+        let Flush { cuda, monitor, queue, copies_first, mut figures, kept, blank } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
         self.tell_unsaved(&unsaved);
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
@@ -355,6 +356,7 @@ impl Attempt<'_> {
                 kept.as_ref().map_or_else(Vec::new, |kept| kept.changed().runs().to_vec()),
             ),
             monitor: &monitor,
+            blank: &blank,
             several: self.members.targets().len() > 1,
         };
         let flushing = Instant::now();

@@ -13,7 +13,7 @@ use crate::cuda::{refused, release};
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
 use crate::report;
-use crate::settings::Cow;
+use crate::settings::{Cow, CudaChoice, Settings};
 use holdfast_image::bytes::Name;
 use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory, DeviceNeed};
 use holdfast_image::manifest::StopBreakdown;
@@ -63,6 +63,8 @@ pub struct Cuda {
     moved: Mutex<Vec<DevicePair>>,
     /// What the user is told by.
     voice: Voice,
+    /// The user wants nothing of it (`--cuda off`).
+    off: bool,
 }
 
 /// Processes that are ready for a cut.
@@ -76,12 +78,12 @@ pub struct Ready {
 }
 
 impl Cuda {
-    /// Nothing is started yet. `cache`: most memory of a device for what is not in the image yet; `voice`: what tells
-    /// the user.
-    pub fn new(cache: Option<Cow>, voice: Voice) -> Cuda {
+    /// Nothing is started yet. `voice`: what tells the user.
+    pub fn new(settings: &Settings, voice: Voice) -> Cuda {
+        let (cache, off) = (settings.gpu_cache, settings.cuda == CudaChoice::Off);
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
         let (driver, keeper, moved, went_back) = Default::default();
-        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, went_back, moved, voice }
+        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, went_back, moved, voice, off }
     }
 
     /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
@@ -89,6 +91,9 @@ impl Cuda {
     /// # Errors
     /// There can be none.
     pub fn start_keeper(&self, socket: &Path) -> Result<(), Failure> {
+        if self.off {
+            return Ok(());
+        }
         kept::understood().map_err(|why| Failure::new(Exit::Usage, why))?;
         let wished = kept::wished(socket, self.cache).map_err(|why| Failure::new(Exit::Internal, why))?;
         *self.keeper.lock() = wished;
@@ -143,6 +148,10 @@ impl Cuda {
     /// What is in the way of checkpointing these processes.
     pub fn obstacles(&self, members: &Members, used: &[CudaUse]) -> Vec<Refusal> {
         let Some(first) = used.first() else { return Vec::new() };
+        if self.off {
+            let reason = "it uses CUDA, which --cuda off leaves out: start it without --cuda off";
+            return vec![refuse_process(first.pid, reason)];
+        }
         let release = release();
         if let Some(why) = refused(&release) {
             let reason = format!(

@@ -17,7 +17,7 @@ use holdfast_image::cuda::CudaRecord;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::refusal::Refusal;
-use holdfast_image::{PAGE_SIZE, PageCount, address_space};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount, address_space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::cuda::Suspended;
 use holdfast_process::{
@@ -86,6 +86,8 @@ pub struct Made {
     pub suspended: Option<Suspended>,
     /// Device memory that a keeper has.
     pub kept: Option<TakenMemory>,
+    /// Pages that are zero in the image, whatever they hold.
+    pub blank: PageSet,
 }
 
 /// Makes it; `whole`: of an image without a parent. Before the stop the driver checkpoints the processes that use CUDA;
@@ -114,7 +116,8 @@ pub fn make(
         let failed = match stop(context, settings, tracer, request, (carry_over, &records)) {
             Ok((mut cut, first)) => {
                 kept.iter().for_each(|kept| kept.add_to(&mut cut));
-                return Ok(Made { cut, first, suspended, kept });
+                let blank = blank(&members, suspended.as_ref());
+                return Ok(Made { cut, first, suspended, kept, blank });
             }
             Err(failed) => failed,
         };
@@ -127,6 +130,17 @@ pub fn make(
             return Err(failed);
         }
     }
+}
+
+/// Copies of device memory that the image need not have.
+fn blank(members: &Members, suspended: Option<&Suspended>) -> PageSet {
+    let discarded = suspended.map_or_else(Vec::new, Suspended::discarded);
+    let run = |(pid, start, bytes): (i32, u64, u64)| {
+        let space = members.targets().iter().find(|target| target.pid == pid)?.space;
+        let run = PageRun { start: Addr(start), pages: PageCount(bytes / PAGE_SIZE) };
+        Some(address_space::global_run(space, run))
+    };
+    discarded.into_iter().filter_map(run).collect()
 }
 
 /// Holds all processes and records them, without an image, and without reading files.

@@ -154,7 +154,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         None => None,
     };
     let cascade = cascade::start(&job, &recipe, args.restart, for_tiers)?;
-    let cuda = Cuda::new(recipe.settings.gpu_cache, voice(link)?);
+    let cuda = Cuda::new(&recipe.settings, voice(link)?);
     let context = Arc::new(JobContext {
         cascade,
         bounded,

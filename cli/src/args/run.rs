@@ -4,8 +4,8 @@ use super::restart::StdioChoice;
 use crate::completion::jobs;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Cow, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
-    parse_on, parse_rate, parse_signal, parse_size,
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, Skipped,
+    TcpChoice, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -64,6 +64,14 @@ pub struct RunArgs {
     /// Allocator of the program: the jemalloc of libholdfast, or the program's own
     #[arg(long, value_enum, default_value_t = Allocator::Jemalloc)]
     pub malloc: Allocator,
+    /// Programs that use CUDA. off: nothing of it is seen, and the program gets the driver's own functions; a
+    /// checkpoint is refused while it uses CUDA
+    #[arg(long, value_enum, default_value_t = CudaChoice::Auto)]
+    pub cuda: CudaChoice,
+    /// Leave device memory out of images, by the size of an allocation: caches, workspaces. It is zero after a restart.
+    /// For example 1G.. or 64M..256M; only memory of cuMemAlloc and cudaMalloc that libholdfast owns
+    #[arg(long, value_name = "MIN..MAX", conflicts_with = "only_protected")]
+    pub cuda_skip: Option<Skipped>,
     /// io_uring, which no image can hold. off: the program finds none, as on a kernel without it, and goes another way.
     /// keep: it finds the kernel's, and a checkpoint is refused while it has a ring
     #[arg(long, value_enum, default_value_t = IoUringChoice::Off)]
@@ -189,6 +197,8 @@ impl RunArgs {
             rate: self.rate,
             malloc: self.malloc,
             io_uring: self.io_uring,
+            cuda: self.cuda,
+            cuda_skip: self.cuda_skip,
             self_contained: self.self_contained,
             cpu_baseline: self.cpu_baseline,
             only_protected: self.only_protected,

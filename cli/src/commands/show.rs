@@ -209,6 +209,9 @@ fn device_table(cuda: &CudaStop) -> String {
         rows.push(("hashed", size(cuda.hashed_bytes)));
         rows.push(("dirty", format!("{}, {} became zero", size(cuda.dirty_bytes), size(cuda.zero_bytes))));
         rows.extend(cached);
+        if cuda.discarded_bytes > 0 {
+            rows.push(("not stored", format!("{}: zero after a restart", size(cuda.discarded_bytes))));
+        }
         rows.push(("away", milliseconds(&away)));
         rows.push(("back", milliseconds(&back)));
     }

@@ -93,6 +93,56 @@ pub enum Allocator {
     System,
 }
 
+/// What is seen of the program's use of CUDA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaChoice {
+    /// All that a checkpoint needs.
+    #[default]
+    Auto,
+    /// Nothing: the program gets the driver's own functions, and a checkpoint is refused while it uses them.
+    Off,
+}
+
+impl CudaChoice {
+    /// The usual.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // as serde wants it
+    pub fn is_auto(&self) -> bool {
+        *self == CudaChoice::Auto
+    }
+}
+
+/// Sizes of device memory that images do not have: the least and the most, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl FromStr for Skipped {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Skipped, String> {
+        let wrong =
+            || format!("{text:?} is no range of sizes; write MIN..MAX, for example 1G.. or 64M..256M");
+        let (least, most) = text.split_once("..").ok_or_else(wrong)?;
+        let least = if least.is_empty() { 1 } else { parse_size(least)? };
+        let most = if most.is_empty() { u64::MAX } else { parse_size(most)? };
+        if least > most || (least, most) == (1, u64::MAX) {
+            return Err(wrong());
+        }
+        Ok(Skipped { least, most })
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.least, self.most)
+    }
+}
+
 /// Whether the program finds io_uring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

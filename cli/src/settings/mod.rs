@@ -20,7 +20,9 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
-pub use choices::{Allocator, Cow, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, TcpChoice};
+pub use choices::{
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Skipped, TcpChoice,
+};
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
 fn is_auto(compression: &Compression) -> bool {
@@ -73,6 +75,12 @@ pub struct Settings {
     pub rate: Option<u64>,
     /// Whose malloc.
     pub malloc: Allocator,
+    /// What is seen of the program's use of CUDA.
+    #[serde(skip_serializing_if = "CudaChoice::is_auto")]
+    pub cuda: CudaChoice,
+    /// Which device memory images do not have, by the size of an allocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_skip: Option<Skipped>,
     /// Whether the program finds io_uring.
     #[serde(skip_serializing_if = "IoUringChoice::is_off")]
     pub io_uring: IoUringChoice,

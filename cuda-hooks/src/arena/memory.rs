@@ -9,12 +9,14 @@
 //! or the driver does not unmap.
 
 use super::calls::{self, SUCCESS};
+use super::discard;
 use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
+use crate::entry::{enter, leave};
 use crate::lent::{self, Lent};
 use crate::service::{self, Failed};
-use crate::{area, objects, platform};
+use crate::{area, objects, platform, table};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::{CudaBlock, CudaData, CudaKind};
@@ -234,6 +236,7 @@ fn end(address: u64) -> Result<Found, u32> {
         let found = tables.find(address).filter(|found| found.start == address);
         let found = found.filter(|found| found.flags & Entry::ENDED == 0).ok_or(INVALID_VALUE)?;
         tables.flag(&found, Entry::ENDED, 0);
+        discard::keep(found.start, found.bytes);
         Ok(found)
     })
     // What cannot be looked up stays taken.
@@ -296,6 +299,7 @@ pub fn free_in_stream(address: u64, real: impl FnOnce() -> u32) -> u32 {
 pub fn context_ended(context: u64) {
     service::context_ended(context);
     while let Some(Some(leaving)) = tables::locked(|tables| tables.leave_of(context)) {
+        tables::locked(|_| discard::keep(leaving.address, leaving.bytes));
         finish(&leaving);
     }
     tables::locked(|tables| tables.remove_owner(context));
@@ -304,4 +308,61 @@ pub fn context_ended(context: u64) {
 /// Who makes the physical memory: decided once.
 pub fn is_owned() -> bool {
     matches!(super::words().owner.load(Relaxed), CudaData::BY_LIBRARY | CudaData::BY_KEEPER)
+}
+
+/// Why a range is not entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// It is not within one allocation of ours.
+    Range,
+    /// The table is full.
+    Full,
+}
+
+/// Enters a range that an image need not have.
+fn discard_locked(start: u64, bytes: u64) -> bool {
+    super::words().discards.store(discard::address(), Relaxed);
+    discard::add(start, bytes)
+}
+
+/// A new allocation of a size that `--cuda-skip` names. Inside the gate.
+pub fn by_size(address: u64, bytes: u64) {
+    let (least, most) = platform::skipped_sizes();
+    let is_ours = super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY;
+    if is_ours && most != 0 && (least..=most).contains(&bytes) {
+        tables::locked(|_| discard_locked(address, bytes));
+    }
+}
+
+/// Runs `work` inside the gate, with the lock.
+fn inside<T>(work: impl FnOnce(&'static Tables) -> T) -> Option<T> {
+    let call = enter(table::find(c"cuMemFree_v2").unwrap_or(0) as u64, 0);
+    let result = tables::locked(work);
+    leave(call);
+    result
+}
+
+/// The content of this memory need not be in images.
+///
+/// # Errors
+/// See [`Refused`].
+pub fn leave_out(start: u64, bytes: u64) -> Result<(), Refused> {
+    inside(|tables| {
+        // What a keeper has is saved by the keeper.
+        let is_ours = super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY;
+        let found = tables.find(start).filter(|_| is_ours).ok_or(Refused::Range)?;
+        let end = start.checked_add(bytes).ok_or(Refused::Range)?;
+        if bytes == 0 || end > found.start.saturating_add(found.bytes) {
+            return Err(Refused::Range);
+        }
+        discard::keep(start, bytes);
+        if discard_locked(start, bytes) { Ok(()) } else { Err(Refused::Full) }
+    })
+    // Without tables nothing is ours.
+    .unwrap_or(Err(Refused::Range))
+}
+
+/// The content of this memory is saved again.
+pub fn keep(start: u64, bytes: u64) {
+    inside(|_| discard::keep(start, bytes));
 }

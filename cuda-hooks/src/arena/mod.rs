@@ -14,6 +14,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `memory.rs` | allocating and freeing |
+//! | `discard.rs` | memory that an image need not have |
 //! | `query.rs` | questions about pointers |
 //! | `peers.rs` | access between devices |
 //! | `tables.rs`, `lists.rs`, `small.rs` | what is where; blocks with room, blocks that leave; shared blocks |
@@ -24,6 +25,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod discard;
 mod lists;
 mod memory;
 mod peers;
@@ -32,6 +34,7 @@ mod small;
 mod tables;
 
 pub use calls::primary_is_active;
+pub use memory::{Refused, keep, leave_out};
 
 use crate::{lent, platform, service, thread};
 use core::ptr::{self, with_exposed_provenance};
@@ -40,7 +43,8 @@ use holdfast_abi::CudaData;
 
 static DATA: CudaData = CudaData::new();
 /// For the service thread.
-static WORK: service::Work = service::Work { data: &DATA, make: memory::make_again };
+static WORK: service::Work =
+    service::Work { data: &DATA, make: memory::make_again, discarded: discard::chunks };
 /// The program shares memory in a way that ours cannot be shared: new memory is the driver's.
 static SHARES: AtomicBool = AtomicBool::new(false);
 
@@ -91,6 +95,7 @@ fn is_owner() -> bool {
     if words().owner.load(Relaxed) == CudaData::UNDECIDED {
         let owner = match platform::wished_owner() {
             wish @ (CudaData::BY_DRIVER | CudaData::BY_LIBRARY) => wish,
+            CudaData::OFF => CudaData::BY_DRIVER,
             CudaData::BY_KEEPER if lent::is_there() => CudaData::BY_KEEPER,
             // A keeper that was asked for and is not there, too.
             _ if platform::agent_is_there() && calls::device_count() == Ok(1) => CudaData::BY_LIBRARY,
@@ -175,6 +180,7 @@ fn allocate(place: usize, bytes: u64) -> Option<u32> {
         return None;
     }
     let address = memory::allocate(bytes)?;
+    memory::by_size(address, bytes);
     // SAFETY: where the driver would have written the address.
     unsafe { with_exposed_provenance::<u64>(place).cast_mut().write_unaligned(address) };
     Some(calls::SUCCESS)
@@ -206,6 +212,7 @@ pub fn context_ended(context: u64) {
 pub fn forked() {
     service::forked(&DATA);
     tables::forked();
+    discard::forget();
     SHARES.store(false, Relaxed);
     SETTLES.store(false, Relaxed);
     DATA.clear();

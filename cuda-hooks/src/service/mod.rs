@@ -45,6 +45,8 @@ pub struct Work {
     pub data: &'static CudaData,
     /// Makes physical memory for a block that has none, at its addresses; or nothing is left.
     pub make: fn(&CudaBlock) -> Result<(), Failed>,
+    /// Memory that an image need not have, by number of its entry: first address and bytes, whole chunks.
+    pub discarded: fn(usize) -> (u64, u64),
 }
 
 /// What a checkpoint needs of a context, in which a block was just made, is made now: by a thread of the program,
@@ -203,7 +205,7 @@ fn mover(work: &'static Work) -> Mover {
             core::slice::from_raw_parts(with_exposed_provenance::<CudaBlock>(start), CudaData::MAX_BLOCKS)
         },
     };
-    Mover { data, blocks, make: work.make }
+    Mover { data, blocks, make: work.make, discarded: work.discarded }
 }
 
 fn carry_out(work: &'static Work, number: u64) -> Outcome {
@@ -234,7 +236,13 @@ fn carry_out(work: &'static Work, number: u64) -> Outcome {
             Ok(())
         }
         (CudaData::COMMAND_RETURN, CudaData::RESIDENT) => Ok(()),
-        (CudaData::COMMAND_RETURN, _) => mover(work).restore(),
+        (CudaData::COMMAND_RETURN, _) => {
+            let [_, of_image, ..] = &data.arguments;
+            if of_image.load(Relaxed) == CudaData::OF_IMAGE && owner == CudaData::BY_LIBRARY {
+                mover(work).forget_discarded();
+            }
+            mover(work).restore()
+        }
         _ => Err(Failed::with(CudaData::FAULT_COMMAND)),
     }
 }

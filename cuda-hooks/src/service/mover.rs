@@ -38,6 +38,8 @@ pub struct Mover {
     pub blocks: &'static [CudaBlock],
     /// See [`Work::make`](super::Work::make).
     pub make: fn(&CudaBlock) -> Result<(), Failed>,
+    /// See [`Work::discarded`](super::Work::discarded).
+    pub discarded: fn(usize) -> (u64, u64),
 }
 
 fn damaged(block: usize) -> Failed {
@@ -395,6 +397,23 @@ impl Mover {
             copy.set(slot, fresh);
         }
         Some(())
+    }
+
+    /// In a process of an image, which does not have what is discarded: that is zero.
+    pub fn forget_discarded(self) {
+        let copy = self.copy();
+        let zero = zero_chunk(copy);
+        for (start, bytes) in (0..CudaData::MAX_DISCARDS).map(self.discarded).filter(|(_, bytes)| *bytes > 0)
+        {
+            for (_, block) in self.all() {
+                let [address, len, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
+                if address <= start && start + bytes <= address + len {
+                    let at = offset + (start - address);
+                    copy.clear(at, bytes);
+                    copy.set_all(at, bytes, |_| zero);
+                }
+            }
+        }
     }
 
     /// Makes all blocks again, with their content.

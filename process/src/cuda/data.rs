@@ -7,6 +7,7 @@
 //! content is back. A command that takes too long is called off. What is read may be anything.
 //! Fails by: [`DataError`]; a process that has ended is no failure.
 
+use super::discarded;
 use super::hooks::{Closed, Hooks};
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
@@ -307,17 +308,19 @@ impl Owned {
         first
     }
 
-    /// Has the content restored, whatever was asked before.
-    fn back(&self, limit: Duration, spare: Option<&dyn Spare>) -> Result<(), DataError> {
+    /// Has the content restored, whatever was asked before. `of_image`: what is discarded is not there, and zero.
+    fn back(&self, limit: Duration, spare: Option<&dyn Spare>, of_image: bool) -> Result<(), DataError> {
         let mut last = Ok(());
         for _ in 0..TRIES {
             if let Some(Err(why)) = spare.filter(|_| self.is_kept()).map(Spare::ready) {
                 tracing::error!("{why}");
             }
-            last = self.send(Step::Return, &[0]).map_err(|_| self.gone(Step::Return)).and_then(|number| {
-                // What waits for work in a command that was called off moves nothing any more.
-                if self.is_away() { self.answer(Step::Return, number, limit) } else { Ok(()) }
-            });
+            let flag = if of_image { CudaData::OF_IMAGE } else { 0 };
+            last =
+                self.send(Step::Return, &[0, flag]).map_err(|_| self.gone(Step::Return)).and_then(|number| {
+                    // What waits for work in a command that was called off moves nothing any more.
+                    if self.is_away() { self.answer(Step::Return, number, limit) } else { Ok(()) }
+                });
             match last {
                 Err(_) if has_ended(self.pid) => return Ok(()),
                 Err(DataError { result: Some(result), .. }) if result != CudaData::FAULT_DAMAGED => {
@@ -395,6 +398,8 @@ pub struct Held {
     figures: CudaStop,
     begun: Instant,
     spare: Option<Box<dyn Spare>>,
+    /// The processes are of an image.
+    of_image: bool,
 }
 
 impl Held {
@@ -436,6 +441,7 @@ impl Held {
                 *sum += one.figure(figure);
             }
         }
+        held.figures.discarded_bytes = held.discarded().iter().map(|(_, _, bytes)| bytes).sum();
         fault::point("cuda-data-away");
         Ok(held)
     }
@@ -483,12 +489,25 @@ impl Held {
     /// Of an image that was cut with the content away.
     pub fn of_image(hooks: Vec<Hooks>, limits: Limits) -> Held {
         let owned = hooks.iter().filter_map(Owned::of).collect();
-        Held::new(owned, Closed::are(hooks), limits)
+        let mut held = Held::new(owned, Closed::are(hooks), limits);
+        held.of_image = true;
+        held
     }
 
     fn new(owned: Vec<Owned>, gates: Closed, limits: Limits) -> Held {
         let (gates, figures) = (Some(gates), CudaStop::default());
-        Held { owned, gates, limits, figures, begun: Instant::now(), spare: None }
+        Held { owned, gates, limits, figures, begun: Instant::now(), spare: None, of_image: false }
+    }
+
+    /// What the image need not have: process, first address and bytes.
+    pub fn discarded(&self) -> Vec<(i32, u64, u64)> {
+        let own = self.owned.iter().filter(|one| !one.is_kept());
+        let of = |one: &Owned| {
+            let places = discarded::of(one.pid, |offset| one.word(offset).unwrap_or(0));
+            let pid = one.pid;
+            places.into_iter().map(move |(start, bytes)| (pid, start, bytes)).collect::<Vec<_>>()
+        };
+        own.flat_map(of).collect()
     }
 
     /// Since when.
@@ -533,7 +552,7 @@ impl Held {
         }
         for one in std::mem::take(&mut self.owned) {
             // Of a process that has ended nothing is left to do.
-            let _ = one.send(Step::Return, &[CudaData::OPENS_GATE]);
+            let _ = one.send(Step::Return, &[CudaData::OPENS_GATE, 0]);
             if let Some(gates) = &mut self.gates {
                 gates.forget(one.pid);
             }
@@ -553,7 +572,9 @@ impl Held {
         let owned = std::mem::take(&mut self.owned);
         let failed: Vec<String> = owned
             .iter()
-            .filter_map(|one| one.back(limit, self.spare.as_deref()).err().map(|error| (one.pid, error)))
+            .filter_map(|one| {
+                one.back(limit, self.spare.as_deref(), self.of_image).err().map(|error| (one.pid, error))
+            })
             .map(|(pid, error)| {
                 if let Some(gates) = &mut self.gates {
                     gates.forget(pid);

@@ -4,6 +4,7 @@
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
 //! * [`hooks`]: what libholdfast has seen of it in a process, and where its calls wait.
 //! * [`data`]: device memory that libholdfast owns, brought to the program's own memory and back.
+//! * `discarded`: device memory that an image need not have.
 //! * [`devices`]: which device takes the place of which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
 //! * [`room`]: whether the host has the memory for it.
@@ -17,6 +18,7 @@
 
 pub mod data;
 pub mod devices;
+mod discarded;
 pub mod driver;
 pub mod hooks;
 pub mod job_file;

@@ -430,6 +430,11 @@ impl Suspended {
         }
     }
 
+    /// What the image need not have: process, first address and bytes of its memory.
+    pub fn discarded(&self) -> Vec<(i32, u64, u64)> {
+        self.held.as_ref().map_or_else(Vec::new, Held::discarded)
+    }
+
     /// Their ids.
     pub fn pids(&self) -> &[i32] {
         &self.pids

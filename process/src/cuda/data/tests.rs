@@ -202,7 +202,7 @@ fn a_process_that_has_ended_needs_nothing() {
     let hooks = Hooks::at(i32::MAX, 4096);
     let gone = Owned { hooks, pid: i32::MAX, data: std::ptr::from_ref(bed.data).addr() as u64 };
     assert_eq!(Owned::all(&[gone], Step::Leave, Duration::ZERO), Ok(()));
-    assert_eq!(gone.back(Duration::ZERO, None), Ok(()));
+    assert_eq!(gone.back(Duration::ZERO, None, false), Ok(()));
     assert_eq!(Owned::of(&Hooks::at(i32::MAX, 4096)), None);
 }
 
