@@ -1,11 +1,12 @@
 //! The suite: every program of `tests/programs` that checks itself, with its arguments, and the feature that it
 //! stands for.
 //!
-//! One list for all who run it: `tests/e2e/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and
-//! the conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `open
-//! "…"` says why it does not work yet (its tests are ignored), `root "…"` why only root can have it. `make test`
-//! runs those that are marked `#[short]`, a sample that has every kind of kernel object and every topic (waits are in
-//! `stops.rs`, too, advice, guards, heap and locked memory in other chains); `make test-full` runs all.
+//! One list for all who run it: `tests/e2e/chains_programs.rs` and `rollback.rs` make their tests of it by
+//! [`suite_tests!`](crate::suite_tests), and the conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line
+//! is one feature in plain words; `open "…"` says why it does not work yet (its tests are ignored), `root "…"` why only
+//! root can have it. `make test` runs those that are marked `#[short]`, a sample that has every kind of kernel object
+//! and every topic (waits are in `stops.rs`, too, advice, guards, heap and locked memory in other chains); `make
+//! test-full` runs all.
 
 use crate::apps::App;
 use crate::sandbox::User;
@@ -39,12 +40,28 @@ impl Entry {
     }
 }
 
-/// Hands the list to a macro: groups of lines
+/// A test for each program and user, as `FUNCTION(NAME, USER)` runs it: those of a user are in a module of its name.
+#[macro_export]
+macro_rules! suite_tests {
+    ($run:ident: $($group:literal { $($(#[$short:ident])? $test:ident: $program:literal $($argument:literal)*
+        => $feature:literal $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        mod root {
+            use super::*;
+            $($(#[test] $(#[ignore = $open])? fn $test() { $run(stringify!($test), User::Root); })*)*
+        }
+        mod ordinary {
+            use super::*;
+            $($(#[test] $(#[ignore = $open])? fn $test() { $run(stringify!($test), User::Ordinary); })*)*
+        }
+    };
+}
+
+/// Hands the list to a macro, after the name of a function if one is given: groups of lines
 /// `[#[short]] NAME: PROGRAM ARGUMENTS => FEATURE [, open WHY] [, root WHY];`.
 #[macro_export]
 macro_rules! suite {
-    ($use:ident) => {
-        $use! {
+    ($($use:ident)::+ $(, $run:ident)?) => {
+        $($use)::+! { $($run:)?
             "Processor and memory" {
                 stencil: "stencil" => "OpenMP threads that compute";
                 #[short] registers: "registers" "25" =>

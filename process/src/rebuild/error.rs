@@ -115,6 +115,22 @@ impl RebuildError {
             _ => false,
         }
     }
+    /// The same where there is no new process: in a rollback, whose calls the program's own processes make.
+    pub(crate) fn of_rollback(self) -> RebuildError {
+        match self {
+            RebuildError::Call { what, source } => {
+                RebuildError::Io { what: format!("the program could not {what}"), source }
+            }
+            RebuildError::Trace(error) => RebuildError::Refused(format!(
+                "the program could not be traced: {error}; strace and gdb must not follow it"
+            )),
+            RebuildError::Ended { how } => RebuildError::Refused(format!(
+                "a process of the program was ended ({how}) while it went back"
+            )),
+            RebuildError::In { pid, error } => RebuildError::In { pid, error: Box::new(error.of_rollback()) },
+            other => other,
+        }
+    }
     /// An error of a system call, with what was being done.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> RebuildError {
         let what = what.into();
@@ -127,5 +143,28 @@ impl RebuildError {
     }
     pub(crate) fn file(path: &holdfast_image::bytes::Name, what: impl Into<String>) -> RebuildError {
         RebuildError::File { path: path.to_string(), what: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollback_has_no_new_process() {
+        let refused = || io::Error::from_raw_os_error(libc::EPERM);
+        let errors = [
+            RebuildError::Call { what: "unmap 0x1000".into(), source: refused() },
+            RebuildError::Trace(TraceError::Died { tid: 7 }),
+            RebuildError::Ended { how: "by signal 9".into() },
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("the new process"), "{error}");
+            let within = RebuildError::In { pid: 7, error: Box::new(error) }.of_rollback().to_string();
+            assert!(within.starts_with("process 7: ") && !within.contains("new process"), "{within}");
+            assert!(!within.contains("restart"), "{within}");
+        }
+        let call = RebuildError::Call { what: "unmap 0x1000".into(), source: refused() }.of_rollback();
+        assert!(call.to_string().starts_with("the program could not unmap 0x1000: "), "{call}");
     }
 }

@@ -8,7 +8,8 @@ use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, chain, chain_in_turn, few, many, turn_of, turns};
 use holdfast_tests::sandbox::User;
 
-fn numpy_app() -> App {
+/// Arrays of some hundred MiB, all of which change.
+pub fn numpy_app() -> App {
     let (mib, turns) = if full() { ("500", "14") } else { ("200", "7") };
     App::real("python3 + numpy", &[PYTHON, "@arrays.py", mib, turns])
 }
@@ -21,7 +22,8 @@ fn java_app() -> App {
     App::real("java", &["/usr/bin/java", "-Xmx256m", "-cp", "@classes", "Main", &turns(130)])
 }
 
-fn sqlite_app() -> App {
+/// A database in memory.
+pub fn sqlite_app() -> App {
     let line = ["/usr/bin/sqlite3", "-batch", "-init", "/dev/null", ":memory:"];
     App::real("sqlite3", &line).reading(
         "long.sql",
@@ -30,7 +32,7 @@ fn sqlite_app() -> App {
 }
 
 /// sqlite that writes its file in place: see the program.
-fn ledger(how: &str) -> App {
+pub fn ledger(how: &str) -> App {
     App::real(&format!("sqlite, {how}"), &[PYTHON, "@ledger.py", how])
 }
 

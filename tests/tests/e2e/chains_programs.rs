@@ -8,20 +8,7 @@ use holdfast_tests::restart_chain::{Memory, Plan, chain, chain_in_turn, many};
 use holdfast_tests::sandbox::User;
 use holdfast_tests::suite::ENTRIES;
 
-macro_rules! programs {
-    ($($group:literal { $($(#[$short:ident])? $test:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
-        mod root {
-            use super::*;
-            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Root); })*)*
-        }
-        mod ordinary {
-            use super::*;
-            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Ordinary); })*)*
-        }
-    };
-}
-holdfast_tests::suite!(programs);
+holdfast_tests::suite!(holdfast_tests::suite_tests, run);
 
 fn run(name: &str, user: User) {
     let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("a line of the suite");

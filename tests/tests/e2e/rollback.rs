@@ -1,13 +1,13 @@
 //! `holdfast rollback`: programs that go back in place, again and again, end as if nothing had been; what cannot go
 //! back is refused by name and runs on; deaths and damage at every moment leave one time or the other, never both.
 
-use crate::chains_cuda;
+use crate::{chains_apps, chains_cuda};
 use anyhow::{Context, Result};
-use holdfast_tests::apps::{App, NotHere, Results, reference};
+use holdfast_tests::apps::{App, NotHere, PYTHON, Results, reference};
 use holdfast_tests::cuda_job::Variables;
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
-use holdfast_tests::restart_chain::{alone, checkpoint, many};
+use holdfast_tests::restart_chain::{alone, checkpoint, few, many, turn_of};
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
 use holdfast_tests::suite::ENTRIES;
 use std::thread::sleep;
@@ -65,20 +65,7 @@ fn back_and_forth(
     Ok((done, refused))
 }
 
-macro_rules! programs {
-    ($($group:literal { $($(#[$short:ident])? $test:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
-        mod root {
-            use super::*;
-            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Root); })*)*
-        }
-        mod ordinary {
-            use super::*;
-            $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Ordinary); })*)*
-        }
-    };
-}
-holdfast_tests::suite!(programs);
+holdfast_tests::suite!(holdfast_tests::suite_tests, run);
 
 fn run(name: &str, user: User) {
     let entry = ENTRIES.iter().find(|entry| entry.name == name).expect("a line of the suite");
@@ -92,6 +79,52 @@ fn run(name: &str, user: User) {
         Ok((done, refused)) => println!("{name} as {user:?}: {done} rollbacks, refused: {refused:#?}"),
         Err(error) if error.is::<NotHere>() => println!("not run: {error}"),
         Err(error) => panic!("{name} as {user:?}: {error:#}"),
+    }
+}
+
+/// Real programs; `servers.rs` has redis.
+mod real {
+    use super::*;
+
+    fn numpy_app() -> App {
+        if full() {
+            chains_apps::numpy_app()
+        } else {
+            App::real("numpy", &[PYTHON, "@arrays.py", "60", "12"])
+        }
+    }
+
+    fn run(name: &str, app: &App, user: User) {
+        if user != turn_of(name) && !full() {
+            return println!("not run: it is run as the other user (HOLDFAST_TEST_FULL=1: as both)");
+        }
+        let Some(bed) = Bed::lasting(user, LIMIT) else { return };
+        match back_and_forth(&bed, app, (few(), &[]), &mut Random::new()) {
+            Ok((done, refused)) => {
+                println!("{name} as {user:?}: {done} rollbacks, refused: {refused:#?}");
+                // The locks of sqlite's log are others from moment to moment.
+                assert!(done > 0 || !refused.is_empty(), "{name} as {user:?} has ended too soon");
+            }
+            Err(error) => panic!("{name} as {user:?}: {error:#}"),
+        }
+    }
+
+    macro_rules! apps {
+        ($($test:ident: $app:expr;)*) => {
+            mod root {
+                use super::*;
+                $(#[test] fn $test() { run(stringify!($test), &$app, User::Root); })*
+            }
+            mod ordinary {
+                use super::*;
+                $(#[test] fn $test() { run(stringify!($test), &$app, User::Ordinary); })*
+            }
+        };
+    }
+    apps! {
+        python_numpy: numpy_app();
+        sqlite: chains_apps::sqlite_app();
+        sqlite_wal: chains_apps::ledger("wal");
     }
 }
 

@@ -1,7 +1,8 @@
-//! Servers that were not written for it: killed and restarted, they serve the next client with what they held at the
-//! image.
+//! Servers that were not written for it: killed and restarted, or rolled back, they serve the next client with what
+//! they held at the image.
 
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::full;
 use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, PATIENCE, User};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -155,6 +156,53 @@ fn serve(protocol: &dyn Protocol, user: User) -> Result<()> {
     }
     kill_program(pid, &mut front)?;
     bed.check_clean(JOB)
+}
+
+/// Filled, and then twice: an image, many changes and values that are new, a rollback; the next client finds all that
+/// was there at the image, and nothing else, in the same process.
+fn goes_back(user: User) -> Result<()> {
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let (port, values) = (free_port()?, if full() { VALUES } else { VALUES / 10 });
+    let command = Redis.command(port);
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let mut front = bed.run_command(JOB, &[], &words)?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    let mut client = connect(&bed, port)?;
+    let key = |number: usize| format!("key{number}");
+    for number in 0..values {
+        Redis.set(&mut client, &key(number), &value(number))?;
+    }
+    drop(client);
+    // The server may not have heard yet that its client has gone: then it is refused.
+    let done = |words: &[&str]| {
+        bed.until(words[0], PATIENCE, || bed.say(words).is_ok_and(|ended| ended.status.success()))
+    };
+    done(&["checkpoint", JOB])?;
+    for round in 0..2 {
+        let mut client = connect(&bed, port)?;
+        for number in (round..values).step_by(3).chain(values..values + 20) {
+            Redis.set(&mut client, &key(number), &value(values * 2 + number))?;
+        }
+        drop(client);
+        done(&["rollback", JOB])?;
+        let mut client = connect(&bed, port)?;
+        for number in 0..values {
+            let found = Redis.get(&mut client, &key(number))?;
+            ensure!(found == value(number), "round {round}: key{number} is not as it was");
+        }
+        client.send(&[b"DBSIZE\r\n"])?;
+        ensure!(client.line()? == format!(":{values}"), "round {round}: there are more keys");
+    }
+    ensure!(bed.pid(JOB)? == Some(pid), "it is the same process");
+    kill_program(pid, &mut front)?;
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn redis_goes_back_in_place() {
+    for user in [User::Root, User::Ordinary] {
+        goes_back(user).unwrap_or_else(|error| panic!("as {user:?}: {error:#}"));
+    }
 }
 
 fn must(protocol: &dyn Protocol, user: User) {

@@ -471,3 +471,105 @@ impl Staged {
         pages.gather(&later, &put).map_err(RebuildError::pages("putting memory back"))
     }
 }
+
+// Sets of one run are written as arrays of one range.
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use super::*;
+    use crate::rebuild::agent::in_place::mappings::Layout;
+    use crate::rebuild::agent::in_place::plan::Member;
+    use crate::rebuild::testing::{record, region};
+    use holdfast_image::PageCount;
+    use holdfast_image::pages::Extent;
+    use holdfast_image::testing::FakeImage;
+
+    const BASE: u64 = 0x10_0000;
+    const ALL: u32 = 3;
+
+    /// Pages from the first number up to the second.
+    fn run(pages: Range<u64>) -> PageRun {
+        let start = Addr(BASE + pages.start * PAGE_SIZE);
+        PageRun { start, pages: PageCount(pages.end - pages.start) }
+    }
+
+    fn set(runs: &[Range<u64>]) -> PageSet {
+        runs.iter().map(|pages| run(pages.clone())).collect()
+    }
+
+    fn plain(pages: Range<u64>) -> Region {
+        region(run(pages.clone()).start.0, pages.end - pages.start, ALL, Backing::Anonymous)
+    }
+
+    fn plan(then: Vec<Region>, layout: Layout) -> Plan {
+        let then = record(then);
+        let member = Member { pid: 1, space: then.space, now: then.clone(), layout };
+        Plan { then, members: vec![member], mapped_from_store: false }
+    }
+
+    /// An image that has some pages, and of others that they are zero.
+    fn image(stored: &[Range<u64>], zero: &[Range<u64>]) -> FakeImage {
+        let of = |runs: &[Range<u64>], source| -> Vec<Extent> {
+            runs.iter().map(|pages| Extent { run: run(pages.clone()), source }).collect()
+        };
+        let mut extents = of(stored, ExtentSource::Stored);
+        extents.extend(of(zero, ExtentSource::Zero));
+        FakeImage::new(extents, |_, page| page.fill(1))
+    }
+
+    /// As it is now: what there is, and what was not written since the newest image.
+    fn held(present: &[Range<u64>], unchanged: &[Range<u64>]) -> Held {
+        Held { present: set(present), unchanged: set(unchanged), mapped_from_store: false }
+    }
+
+    #[test]
+    fn only_what_neither_the_newest_image_nor_a_write_has_changed_is_left_alone() {
+        let plan = plan(vec![plain(0..10)], Layout::default());
+        let (image, held) = (image(&[0..10], &[]), held(&[0..10], &[2..10]));
+        // Pages 6 and 7 are others in the newest image, 0 and 1 were written since.
+        let common = set(&[0..6, 8..10]);
+        let wanted = plan.wanted(&held, &image, &common);
+        assert_eq!((&wanted.stored, wanted.of_image), (&set(&[0..2, 6..8]), 10));
+        assert_eq!(wanted.pages(), 4);
+        // The newest image itself; and one that has nothing in common with it.
+        assert_eq!(plan.wanted(&held, &image, &set(&[0..10])).stored, set(&[0..2]));
+        assert_eq!(plan.wanted(&held, &image, &PageSet::new()).stored, set(&[0..10]));
+    }
+
+    #[test]
+    fn memory_that_is_mapped_anew_has_nothing_of_the_image() {
+        let layout = Layout { missing: vec![plain(3..5)], ..Layout::default() };
+        let plan = plan(vec![plain(0..10)], layout);
+        let (image, held) = (image(&[0..10], &[]), held(&[0..3, 5..10], &[0..3, 5..10]));
+        assert_eq!(plan.wanted(&held, &image, &set(&[0..10])).stored, set(&[3..5]));
+    }
+
+    #[test]
+    fn zeros_are_written_where_there_is_a_page_and_what_came_since_goes() {
+        let plan = plan(vec![plain(0..10)], Layout::default());
+        let (image, held) = (image(&[0..2], &[2..4]), held(&[0..3, 6..8], &[]));
+        let wanted = plan.wanted(&held, &image, &PageSet::new());
+        // Page 3 has none: it reads as zero.
+        assert_eq!((&wanted.zero, &wanted.given_back), (&set(&[2..3]), &set(&[6..8])));
+        assert!(wanted.cleared.is_empty());
+        // Locked memory cannot be given back; nor can any where a restart has mapped the store.
+        let locked = Region { vm_flags: vec!["lo".into()], ..plain(0..10) };
+        let wanted =
+            super::tests::plan(vec![locked], Layout::default()).wanted(&held, &image, &PageSet::new());
+        assert_eq!((&wanted.cleared, wanted.given_back.is_empty()), (&set(&[6..8]), true));
+        let wanted = Plan { mapped_from_store: true, ..plan }.wanted(&held, &image, &PageSet::new());
+        assert_eq!((&wanted.cleared, wanted.given_back.is_empty()), (&set(&[6..8]), true));
+    }
+
+    #[test]
+    fn what_an_unmapped_mapping_had_and_the_kernels_own_is_no_matter() {
+        let gone = run(10..12);
+        let layout = Layout { unmap: vec![gone.start.0..gone.end().0], ..Layout::default() };
+        let kernel = region(run(20..21).start.0, 1, 5, Backing::Kernel { name: "vdso".into() });
+        let plan = plan(vec![plain(0..10), kernel], layout);
+        let (image, held) = (image(&[0..10, 20..21], &[]), held(&[0..12, 20..21], &[]));
+        let wanted = plan.wanted(&held, &image, &PageSet::new());
+        assert_eq!(wanted.stored, set(&[0..10]));
+        assert!(wanted.given_back.is_empty() && wanted.cleared.is_empty());
+    }
+}

@@ -83,6 +83,17 @@ pub fn put_back(
     request: &InPlace,
     state: &mut TracerState,
 ) -> Result<Vec<String>, InPlaceError> {
+    put_all_back(held, request, state).map_err(|error| match error {
+        InPlaceError::Untouched(error) => InPlaceError::Untouched(error.of_rollback()),
+        InPlaceError::Broken(error) => InPlaceError::Broken(error.of_rollback()),
+    })
+}
+
+fn put_all_back(
+    held: &mut [(u32, &mut StoppedProgram)],
+    request: &InPlace,
+    state: &mut TracerState,
+) -> Result<Vec<String>, InPlaceError> {
     let plan = &request.plan;
     // POSIX timers are there already.
     let mut then = plan.then.clone();
