@@ -1,10 +1,10 @@
 //! A version on its way from the store to memory, which several threads may read.
 //!
 //! The thread "up" reads ahead, at a low priority: beside a busy program it gets little of a processor. A client that
-//! waits for what is being read ahead would wait for that, so its own thread reads along: the pieces that nobody has
-//! begun, then those that another one has and does not finish. Invariants: what is read twice is written twice with the
-//! same bytes, which were checked; a buffer into which a late thread may still write is not used again; whoever sees
-//! that all is there, or that it failed, ends it, once.
+//! waits for what is being read ahead would wait for that, so its own thread reads along: the pieces that no thread
+//! has begun, then those that another one has and does not finish. Invariants: what is read twice is written twice
+//! with the same bytes, which were checked; a buffer into which a late thread may still write is not used again; who
+//! sees that all is there, or that it failed, ends it, once.
 
 use super::Server;
 use super::buffers::Buffer;
@@ -58,7 +58,7 @@ struct Progress {
 }
 
 impl Fetch {
-    /// Reads pieces that nobody has begun; `waited`: also those that another thread does not finish. Whether it is
+    /// Reads pieces that no thread has begun; `waited`: also those that another thread does not finish. Whether it is
     /// over: all is there, or it has failed.
     fn work(&self, waited: bool) -> bool {
         let opened = match self.open() {

@@ -169,7 +169,7 @@ impl Client {
 
     fn ask(&mut self, request: &Request) -> Answer {
         self.tell(request);
-        // Whoever waits longer waits for ever.
+        // Who waits longer waits for ever.
         let answered = holdfast_sys::poll::readable(&[self.socket.as_fd()], Some(Duration::from_secs(60)));
         assert_eq!(answered.unwrap(), [true], "{request:?}: no answer");
         let (answer, passed) = wire::receive(self.socket.as_fd()).unwrap().unwrap();
