@@ -200,7 +200,8 @@ impl Attempt<'_> {
         let host_ns = cut.breakdown.total_ns;
         let stop_ns = suspended.as_ref().map_or(host_ns, |suspended| suspended.figures(host_ns).1);
         self.reporter.report(Event::Cut { epoch, stop_ns });
-        let cuda = AfterCut::begin(suspended, cut.memory.is_held(), host_ns)?;
+        let say = self.context.cuda.voice();
+        let cuda = AfterCut::begin(suspended, cut.memory.is_held(), host_ns, say)?;
         // At once: from now on writes may cost copies.
         let limit = self.settings.cow.0.pages(cut.tracked);
         let monitor = match self.start_monitor(&mut cut, limit) {

@@ -101,6 +101,11 @@ impl Cuda {
         Ok(())
     }
 
+    /// What tells the user.
+    pub fn voice(&self) -> Voice {
+        Arc::clone(&self.voice)
+    }
+
     /// Which of these processes use CUDA now.
     pub fn users(members: &Members) -> Vec<CudaUse> {
         let targets = members.targets();
@@ -418,7 +423,8 @@ pub enum AfterCut {
 }
 
 impl AfterCut {
-    /// Begins. `held`: the program's threads do not run. `host_ns`: how long they were stopped.
+    /// Begins. `held`: the program's threads do not run. `host_ns`: how long they were stopped. `say`: what tells the
+    /// user at once that the program stays stopped, while its image is still being stored.
     ///
     /// # Errors
     /// No thread can be made; the program's CUDA state is restored.
@@ -426,6 +432,7 @@ impl AfterCut {
         suspended: Option<Suspended>,
         held: bool,
         host_ns: u64,
+        say: Voice,
     ) -> Result<AfterCut, CheckpointError> {
         match suspended {
             None => Ok(AfterCut::Unused),
@@ -433,6 +440,9 @@ impl AfterCut {
             Some(suspended) => {
                 let resume = move || {
                     let (stop, total_ns, result) = suspended.resume(host_ns);
+                    if let Err(left) = &result {
+                        say(format!("{left}; its image is being stored"));
+                    }
                     Resumed { stop, total_ns, result }
                 };
                 let thread = thread::Builder::new().name("cuda".into()).spawn(resume);

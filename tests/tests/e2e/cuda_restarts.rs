@@ -70,6 +70,25 @@ fn the_job_file_of_the_driver_is_part_of_the_image() {
     });
 }
 
+/// Not only when the image is there: until then it would stand still without a word.
+#[test]
+fn a_program_that_stays_stopped_is_told_of_at_once() {
+    each_user(|bed| {
+        let faults = [("STAND_IN_FAULT", "restore@1"), ("HOLDFAST_CUDA_DATA", "driver")];
+        let mut job = CudaJob::start(bed, JOB, "saxpy", &faults)?;
+        let ended = say(bed, &["checkpoint", JOB], &[])?;
+        ensure!(ended.stderr.contains("image 1 is committed, but "), "{}", ended.stderr);
+        // The front has said it, too, with what is to be done.
+        let words =
+            ["(saxpy) cannot use its devices again", "restart the newest image", "its image is being stored"];
+        let told = bed.text("err");
+        ensure!(words.iter().all(|word| told.contains(word)), "{told}");
+        job.kill()?;
+        job.restart(&[])?;
+        job.ends_well()
+    });
+}
+
 /// Restored processes that failed are ended, and nothing of the image is used up.
 #[test]
 fn a_restore_that_fails_can_be_tried_again() {
