@@ -24,8 +24,8 @@ bench-veloc: build ## our library beside VELOC's own (VELOC=PREFIX): blocked by 
 	@/usr/bin/python3 benches/veloc.py
 
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
-.PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers
-.PHONY: bench-tree bench-policy
+.PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-rollback
+.PHONY: bench-tiers bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -203,6 +203,9 @@ bench-remote-lazy: build ## 4 GiB back from behind a link of 100 MB/s, lazily an
 
 bench-restart: build ## restart by how the image came about, beside the floor (< 2 minutes, 3 GB of memory)
 	@/usr/bin/python3 benches/restart.py
+
+bench-rollback: build stand-in ## rollback beside kill and restart; with device memory, too (minutes, 3 GB)
+	@/usr/bin/python3 benches/rollback.py
 
 bench-tiers: build ## run time with a lower tier that is down, slow, full or refuses, beside none (< 15 minutes)
 	@/usr/bin/python3 benches/tiers.py

@@ -349,6 +349,7 @@ impl Engine for Rival {
             | Event::Found { .. }
             | Event::Named { .. }
             | Event::Discard(_)
+            | Event::Replaced(_)
             | Event::Withdrawn(_) => {}
         }
         let mut actions = Vec::new();

@@ -1,9 +1,10 @@
-/* A heap that is dirtied by command, for measurements of the stop. Run by benches/pager.py.
+/* A heap that is dirtied by command, for measurements of the stop. Run by benches/pager.py and others there.
  *
- * `dirtier MIB 4k|huge|plain`. It fills the heap with noise, prints `ready`, and then obeys lines on standard input:
+ * `dirtier MIB 4k|huge|plain [DEVICE_MIB]`. It fills the heap with noise, and so much memory of the first CUDA device,
+ * prints `ready`, and then obeys lines on standard input:
  *   none             nothing
  *   spread PERMILLE  writes to that share of all pages, at equal distances
- *   scatter PERMILLE the same, but each time to other pages
+ *   scatter PERMILLE the same, but each time to other pages; and to that share of the chunks of 64 KiB on the device
  *   tenth            writes to every page of one tenth of the heap
  *   all              writes to every page
  *   keep             goes on writing to that tenth, page after page, until one of the commands above comes
@@ -11,13 +12,14 @@
  *   cut              the same, and waits for the cut alone
  *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
  *   end              ends
- *   sum              prints `sum HEX` of all words of the heap
+ *   sum              prints `sum HEX` of all words of the heap, and of those on the device
  *   some             prints `some HEX` of all words of a hundredth of the heap: pieces of 1 MiB, here and there
  * Every other command but `gap`, `sum` and `some` is answered by `done`. A write changes one word of the page. `plain`:
  * no advice about huge pages. */
 #include "common.h"
 #include "holdfast.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,12 +55,63 @@ static uint64_t sum_of(const unsigned char *heap, size_t pages)
     return sum;
 }
 
+/* Memory on the device, its length, and a piece of it on the host. */
+static uint64_t device;
+static size_t device_bytes;
+static unsigned char piece[1 << 20];
+static int (*to_device)(uint64_t, const void *, size_t);
+static int (*to_host)(void *, uint64_t, size_t);
+
+static void *function(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *found = library == NULL ? NULL : dlsym(library, name);
+    CHECK(found != NULL);
+    return found;
+}
+
+/* cuda.h has the versions: cuMemAlloc is cuMemAlloc_v2, and so on. */
+static void have_device(size_t bytes)
+{
+    int number = 0;
+    void *context = NULL;
+    int (*init)(unsigned) = function("cuInit"), (*get)(int *, int) = function("cuDeviceGet");
+    int (*create)(void **, unsigned, int) = function("cuCtxCreate_v2");
+    int (*allocate)(uint64_t *, size_t) = function("cuMemAlloc_v2");
+    to_device = function("cuMemcpyHtoD_v2"), to_host = function("cuMemcpyDtoH_v2");
+    CHECK_ZERO(init(0) || get(&number, 0) || create(&context, 0, number) || allocate(&device, bytes));
+    for (size_t at = 0; at < bytes; at += sizeof piece) {
+        for (size_t i = 0; i < sizeof piece; i += 8) *(uint64_t *)(piece + i) = mix(~(at + i));
+        CHECK_ZERO(to_device(device + at, piece, sizeof piece));
+    }
+    device_bytes = bytes;
+}
+
+static void dirty_device(size_t first, size_t step)
+{
+    static uint64_t value;
+    value++;
+    for (size_t at = first << 16; at < device_bytes; at += step << 16) {
+        uint64_t word = mix(value * 7 + at);
+        CHECK_ZERO(to_device(device + at, &word, sizeof word));
+    }
+}
+
+static uint64_t sum_of_device(void)
+{
+    uint64_t sum = 0;
+    for (size_t at = 0; at < device_bytes; at += sizeof piece) {
+        CHECK_ZERO(to_host(piece, device + at, sizeof piece));
+        sum = sum * 3 + sum_of(piece, sizeof piece / PAGE);
+    }
+    return sum;
+}
+
 static uint64_t sum_of_some(const unsigned char *heap, size_t pages)
 {
-    const size_t piece = 256;
+    const size_t some = 256;
     uint64_t sum = 0;
-    for (size_t i = 0; i < pages / piece / 100 + 1; i++)
-        sum = sum * 3 + sum_of(heap + mix(i) % (pages / piece) * piece * PAGE, piece);
+    for (size_t i = 0; i < pages / some / 100 + 1; i++)
+        sum = sum * 3 + sum_of(heap + mix(i) % (pages / some) * some * PAGE, some);
     return sum;
 }
 
@@ -80,7 +133,7 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
     if (strcmp(word, "gap") == 0) {
         printf("gap %lld\n", (long long)atomic_exchange(&longest_ns, 0) / 1000);
     } else if (strcmp(word, "sum") == 0) {
-        printf("sum %016llx\n", (unsigned long long)sum_of(heap, pages));
+        printf("sum %016llx\n", (unsigned long long)(sum_of(heap, pages) ^ sum_of_device()));
     } else if (strcmp(word, "some") == 0) {
         printf("some %016llx\n", (unsigned long long)sum_of_some(heap, pages));
     } else {
@@ -94,6 +147,7 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
         if (strcmp(word, "scatter") == 0 && words == 2 && permille > 0) {
             size_t first = scattered++ % (1000 / permille);
             dirty(heap + first * PAGE, pages - first, 1000 / permille);
+            dirty_device(first, 1000 / permille);
         }
         if (strcmp(word, "tenth") == 0 || keeping) dirty(tenth, pages / 10, 1);
         if (strcmp(word, "all") == 0) dirty(heap, pages, 1);
@@ -116,6 +170,7 @@ int main(int argc, char **argv)
     if (strcmp(kind, "plain") != 0)
         CHECK(madvise(heap, bytes, strcmp(kind, "huge") == 0 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
     for (size_t at = 0; at < bytes; at += 8) *(uint64_t *)(heap + at) = mix(at);
+    if (argc > 3) have_device((size_t)number_argument(argc, argv, 3, 0) << 20);
     pthread_t ticker;
     CHECK_ZERO(pthread_create(&ticker, NULL, tick, NULL));
     setvbuf(stdin, NULL, _IONBF, 0); /* poll sees all that was not obeyed yet */

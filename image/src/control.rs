@@ -209,6 +209,9 @@ pub struct RolledBack {
     /// Bytes of device memory that were put back.
     #[serde(default)]
     pub device_bytes: u64,
+    /// Of these, bytes that a keeper's GPU cache had; the store had the others.
+    #[serde(default)]
+    pub device_cached_bytes: u64,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
 }

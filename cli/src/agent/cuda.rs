@@ -6,7 +6,7 @@
 //! RUNNING again when the flush is done, whatever becomes of the image. Fails by: [`CheckpointError`], [`Failure`].
 
 use super::error::CheckpointError;
-use super::kept::{self, TakenMemory};
+use super::kept::{self, TakenMemory, Taking};
 use crate::cuda::driver::{AgentDriver, Patience};
 use crate::cuda::room::{Holder, Voice, sum};
 use crate::cuda::{refused, release};
@@ -170,7 +170,12 @@ impl Cuda {
                 let seen = Cuda::hooks(members, used);
                 let seen = seen.iter().flat_map(|hooks| hooks.refusals(shares));
                 let found: Vec<Refusal> = obstacles(&*driver, used).into_iter().chain(seen).collect();
-                if found.is_empty() { full_devices(&driver, members, used) } else { found }
+                if !found.is_empty() {
+                    return found;
+                }
+                let full = full_devices(&driver, members, used);
+                let has_more = !full.is_empty() && self.cache_gives_way();
+                if has_more { full_devices(&driver, members, used) } else { full }
             }
             Err(why) => {
                 vec![refuse_process(first.pid, format!("its CUDA state cannot be checkpointed: {why}"))]
@@ -178,12 +183,11 @@ impl Cuda {
         }
     }
 
-    /// Has the driver checkpoint all processes that use CUDA; none: nothing is to be done. `whole`: the image has no
-    /// parent.
+    /// Has the driver checkpoint all processes that use CUDA; none: nothing is to be done.
     ///
     /// # Errors
     /// Why that cannot be; they are RUNNING again.
-    pub fn suspend(&self, members: &Members, whole: bool) -> Result<Option<Ready>, CheckpointError> {
+    pub fn suspend(&self, members: &Members, taking: Taking) -> Result<Option<Ready>, CheckpointError> {
         let used = Cuda::users(members);
         let Some(first) = used.first() else { return Ok(None) };
         let found = self.obstacles(members, &used);
@@ -207,14 +211,18 @@ impl Cuda {
         }
         let limits = self.limits();
         room::for_all(gate.hooks(), limits).map_err(|refusal| CheckpointError::Refused(vec![refusal]))?;
-        let whole = whole || self.went_back.load(Ordering::Relaxed);
+        let is_image = taking != Taking::Nothing;
+        let went_back = is_image && self.went_back.load(Ordering::Relaxed);
+        let taking = if went_back { Taking::Whole } else { taking };
         let mut kept = None;
         let mut keep = |pids: &[i32]| {
             let (keeper, agent) = (self.keeper.lock().clone(), self.socket.lock().clone());
-            let taken = keeper.as_ref().map(|keeper| TakenMemory::take(keeper, pids, whole, &agent));
+            let taken = keeper.as_ref().map(|keeper| TakenMemory::take(keeper, pids, taking, &agent));
             match (taken, keeper) {
                 (Some(Ok((taken, lasting))), _) => {
-                    self.went_back.store(false, Ordering::Relaxed);
+                    if is_image {
+                        self.went_back.store(false, Ordering::Relaxed);
+                    }
                     kept = Some(taken);
                     Ok(Some(lasting))
                 }
@@ -318,7 +326,20 @@ impl Cuda {
         Ok(())
     }
 
-    /// Device memory of a keeper's is compared with an image, or put back to it: see [`Cuda::went_back`].
+    /// The GPU cache of a keeper gives its memory back. Whether there is one.
+    fn cache_gives_way(&self) -> bool {
+        self.keeper.lock().clone().is_some_and(|keeper| keeper.give_way().is_ok())
+    }
+
+    /// What a keeper holds for processes that were checkpointed is given up: they are about to be restored.
+    pub fn gives_room(&self, pids: &[i32]) {
+        if let Some(keeper) = self.keeper.lock().clone() {
+            pids.iter().for_each(|pid| keeper.give(*pid));
+        }
+    }
+
+    /// Device memory of a keeper's is compared with an image that is not the last one, or put back to it: see
+    /// [`Cuda::went_back`].
     pub fn goes_back(&self) {
         self.went_back.store(true, Ordering::Relaxed);
     }

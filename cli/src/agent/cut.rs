@@ -7,7 +7,7 @@ use super::context::JobContext;
 use super::cuda::{Cuda, Ready};
 use super::error::CheckpointError;
 use super::headroom::Headroom;
-use super::kept::TakenMemory;
+use super::kept::{TakenMemory, Taking};
 use super::processes::Processes;
 use super::request::CheckpointRequest;
 use crate::inherited_fds::InheritedFd;
@@ -105,7 +105,8 @@ pub fn make(
     let mut tries = 0;
     loop {
         let members = request.members()?;
-        let (suspended, records, kept) = match context.cuda.suspend(&members, whole)? {
+        let taking = if whole { Taking::Whole } else { Taking::Changed };
+        let (suspended, records, kept) = match context.cuda.suspend(&members, taking)? {
             Some(Ready { suspended, records, kept }) => (Some(suspended), records, kept),
             None => (None, BTreeMap::new(), None),
         };

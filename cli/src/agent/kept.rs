@@ -144,16 +144,26 @@ impl Spare for Descriptors {
     }
 }
 
+/// What is taken of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taking {
+    /// What is not as in the last image.
+    Changed,
+    /// All of it: the image has no parent.
+    Whole,
+    /// Nothing: it is about to go back to an image.
+    Nothing,
+}
+
 impl TakenMemory {
-    /// Takes what these processes have, and has it last. `whole`: the image has no parent; `agent`: where the agent
-    /// listens.
+    /// Takes what these processes have, and has it last. `agent`: where the agent listens.
     ///
     /// # Errors
     /// In words.
     pub fn take(
         keeper: &Arc<Keeper>,
         owners: &[i32],
-        whole: bool,
+        taking: Taking,
         agent: &Path,
     ) -> Result<(TakenMemory, Kept), String> {
         let mut seals = BTreeMap::new();
@@ -163,8 +173,11 @@ impl TakenMemory {
             random.read_exact(&mut seal).map_err(|error| format!("/dev/urandom: {error}"))?;
             seals.insert(*owner, u64::from_le_bytes(seal) | 1);
         }
-        let taken =
-            keeper.take(owners, whole).map_err(|why| format!("device memory that the keeper has: {why}"))?;
+        let taken = match taking {
+            Taking::Nothing => keeper.blocks(owners),
+            _ => keeper.take(owners, taking == Taking::Whole),
+        };
+        let taken = taken.map_err(|why| format!("device memory that the keeper has: {why}"))?;
         let changed = [&taken.dirty, &taken.zero, &taken.digests];
         let changed = changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)));
         let made =
@@ -364,13 +377,7 @@ pub fn put_back(
     // Of a process that ended in the middle of the checkpoint there may be pages, and no record.
     let mut known: Vec<Run> = blocks.iter().map(|block| place(block.name, block.bytes)).collect();
     known.push((DIGESTS, DIGESTS - PAGE_SIZE));
-    let stored: PageSet = image.extents().iter().map(|extent| extent.run).collect();
-    let wanted = set(&known).intersection(&stored).into_runs();
-    let put = |pieces: &[(Addr, &[u8])]| {
-        let pieces: Vec<(u64, &[u8])> = pieces.iter().map(|(at, bytes)| (split(*at).1.0, *bytes)).collect();
-        keeper.fill(&pieces).map_err(|why| PageError::System(io::Error::other(why)))
-    };
-    image.gather(&wanted, &put).map_err(|error| format!("reading device memory from the image: {error}"))?;
+    gather(image, &set(&known), &|pieces| keeper.fill(pieces))?;
     keeper.check()?;
     Ok(Some(keeper))
 }
@@ -382,49 +389,61 @@ type Pieces<'a> = &'a [(u64, &'a [u8])];
 pub struct DevicesBack {
     keeper: Arc<Keeper>,
     /// What differs from the image.
-    differing: Vec<Run>,
+    differing: PageSet,
+}
+
+/// How many bytes went back, and how many of them from the GPU cache.
+#[derive(Clone, Copy, Default)]
+pub struct PutBack {
+    /// All of them.
+    pub bytes: u64,
+    /// See above.
+    pub cached: u64,
 }
 
 impl DevicesBack {
-    /// Compares what was taken with an image that has the same blocks, and reads what differs, which checks it. What
-    /// the keeper knew of the last image is gone then: the next one takes all.
+    /// Compares what was held with an image that has the same blocks, and reads what differs and is not in the GPU
+    /// cache, which checks it. What the keeper knows of the last image is what this one has then.
     ///
     /// # Errors
     /// In words: the keeper is lost, or the image is damaged.
     pub fn compare(taken: TakenMemory, image: &dyn PageProvider) -> Result<DevicesBack, String> {
         let keeper = Arc::clone(&taken.keeper);
         drop(taken);
-        let mut back = DevicesBack { keeper, differing: vec![(DIGESTS, DIGESTS - PAGE_SIZE)] };
-        back.gather(image, &|pieces| back.keeper.fill(pieces))?;
-        back.differing = back.keeper.differing()?;
-        back.gather(image, &|_| Ok(()))?;
+        let mut back = DevicesBack { keeper, differing: PageSet::new() };
+        let digests = set(&[(DIGESTS, DIGESTS - PAGE_SIZE)]);
+        gather(image, &digests, &|pieces| back.keeper.fill(pieces))?;
+        let (differing, cached) = back.keeper.differing()?;
+        back.differing = set(&differing);
+        gather(image, &back.differing.difference(&set(&cached)), &|_| Ok(()))?;
         Ok(back)
     }
 
-    /// Brings it there: how many bytes.
+    /// Brings it there.
     ///
     /// # Errors
     /// In words; some of it may be there.
-    pub fn put_back(&self, image: &dyn PageProvider) -> Result<u64, String> {
-        self.keeper.clear(&self.differing)?;
-        self.gather(image, &|pieces| self.keeper.fill(pieces))?;
-        self.keeper.check()?;
-        Ok(self.differing.iter().map(|(_, len)| len).sum())
+    pub fn put_back(&self, image: &dyn PageProvider) -> Result<PutBack, String> {
+        let brought = set(&self.keeper.bring()?);
+        let others = self.differing.difference(&brought);
+        let own = |run: &PageRun| (split(run.start).1.0, run.pages.bytes());
+        self.keeper.clear(&others.runs().iter().map(own).collect::<Vec<Run>>())?;
+        gather(image, &others, &|pieces| self.keeper.fill(pieces))?;
+        Ok(PutBack { bytes: self.differing.pages().bytes(), cached: brought.pages().bytes() })
     }
+}
 
-    /// What the image has of what differs.
-    fn gather(
-        &self,
-        image: &dyn PageProvider,
-        put: &(impl Fn(Pieces<'_>) -> Result<(), String> + Sync),
-    ) -> Result<(), String> {
-        let stored: PageSet = image.extents().iter().map(|extent| extent.run).collect();
-        let wanted = set(&self.differing).intersection(&stored).into_runs();
-        let put = |pieces: &[(Addr, &[u8])]| {
-            let pieces: Vec<(u64, &[u8])> =
-                pieces.iter().map(|(at, bytes)| (split(*at).1.0, *bytes)).collect();
-            put(&pieces).map_err(|why| PageError::System(io::Error::other(why)))
-        };
-        image.gather(&wanted, &put).map_err(|error| format!("reading device memory from the image: {error}"))
-    }
+/// Reads what an image has of these pages, and puts it somewhere.
+fn gather(
+    image: &dyn PageProvider,
+    pages: &PageSet,
+    put: &(impl Fn(Pieces<'_>) -> Result<(), String> + Sync),
+) -> Result<(), String> {
+    let stored: PageSet = image.extents().iter().map(|extent| extent.run).collect();
+    let wanted = pages.intersection(&stored).into_runs();
+    let put = |pieces: &[(Addr, &[u8])]| {
+        let pieces: Vec<(u64, &[u8])> = pieces.iter().map(|(at, bytes)| (split(*at).1.0, *bytes)).collect();
+        put(&pieces).map_err(|why| PageError::System(io::Error::other(why)))
+    };
+    image.gather(&wanted, &put).map_err(|error| format!("reading device memory from the image: {error}"))
 }

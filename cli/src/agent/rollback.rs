@@ -153,7 +153,8 @@ fn in_stop(
     let common = carry_over.lineage.as_ref().map_or_else(PageSet::new, |newest| image.in_common(newest));
     let wanted = plan.wanted(&held, &*image, &common);
     let staged = plan.stage(&wanted, &*image).map_err(of_rebuild)?;
-    devices.compare(context, &*image).map_err(|message| Box::new(Reply::Error { message }))?;
+    let is_last = carry_over.lineage.as_ref().is_some_and(|newest| newest.epoch() == epoch);
+    devices.compare(context, &*image, is_last).map_err(|message| Box::new(Reply::Error { message }))?;
     let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE);
     let mut done = RolledBack {
         epoch,
@@ -174,9 +175,10 @@ fn in_stop(
     match put_back {
         Ok(notes) => {
             done.notes = notes;
-            done.device_bytes = devices
+            let back = devices
                 .finish(context, record, &targets, &*image)
                 .map_err(|failure| Box::new(Reply::Error { message: failure.message }))?;
+            (done.device_bytes, done.device_cached_bytes) = (back.bytes, back.cached);
             done.stop_ns = elapsed_ns(cut.begun);
             forget(context, targets);
             Ok(done)

@@ -2,13 +2,14 @@
 //! memory comes the state that the driver had left in it at the image, and the driver restores that, as at a restart.
 //!
 //! Used by [`super::rollback`]. Device memory that a keeper has stays where it is: what differs from the image's
-//! digests is read from the image, which checks it, before anything is changed, and filled in afterwards.
+//! digests is looked for in the keeper's GPU cache, and hashed there; what is not there is read from the image, which
+//! checks it; both before anything is changed. Afterwards it is copied on the device, and filled in.
 //! Invariants: dropped before [`Devices::finish`], the processes are RUNNING again as they were; a failure in it
 //! ends them.
 
 use super::context::JobContext;
 use super::cuda::Ready;
-use super::kept::{DevicesBack, TakenMemory};
+use super::kept::{DevicesBack, PutBack, TakenMemory, Taking};
 use crate::exit::{Exit, Failure};
 use holdfast_image::control::Reply;
 use holdfast_image::cuda::CudaRecord;
@@ -37,7 +38,8 @@ impl Devices {
     /// # Errors
     /// It cannot; they are RUNNING.
     pub fn suspend(context: &JobContext, members: &Members) -> Result<Devices, Box<Reply>> {
-        let ready = context.cuda.suspend(members, false).map_err(|error| Box::new(error.reply()))?;
+        let ready =
+            context.cuda.suspend(members, Taking::Nothing).map_err(|error| Box::new(error.reply()))?;
         let Some(Ready { suspended, records, kept }) = ready else { return Ok(Devices::default()) };
         // A device may have written to pinned memory past all page tables.
         let users = members.targets().iter().filter(|target| records.contains_key(&target.pid));
@@ -45,20 +47,28 @@ impl Devices {
         Ok(Devices { records, suspended: Some(suspended), taken: kept, back: None })
     }
 
-    /// Compares device memory of a keeper's with the image, and reads what differs.
+    /// Compares device memory of a keeper's with the image, and reads what differs. `is_last`: it is the parent of the
+    /// next one, and what the keeper knows of that stays right.
     ///
     /// # Errors
     /// In words; nothing is changed.
-    pub fn compare(&mut self, context: &JobContext, image: &dyn PageProvider) -> Result<(), String> {
+    pub fn compare(
+        &mut self,
+        context: &JobContext,
+        image: &dyn PageProvider,
+        is_last: bool,
+    ) -> Result<(), String> {
         if let Some(taken) = self.taken.take() {
-            context.cuda.goes_back();
+            if !is_last {
+                context.cuda.goes_back();
+            }
             self.back = Some(DevicesBack::compare(taken, image)?);
         }
         Ok(())
     }
 
-    /// The threads run, with the memory of the image: the driver restores what is in it. How many bytes of device
-    /// memory a keeper had to be given.
+    /// The threads run, with the memory of the image: the driver restores what is in it. What went back of a keeper's
+    /// memory.
     ///
     /// # Errors
     /// It cannot: the processes are ended.
@@ -68,12 +78,13 @@ impl Devices {
         record: &ProcessRecord,
         targets: &[Target],
         image: &dyn PageProvider,
-    ) -> Result<u64, Failure> {
-        let Some(suspended) = self.suspended.take() else { return Ok(0) };
+    ) -> Result<PutBack, Failure> {
+        let Some(suspended) = self.suspended.take() else { return Ok(PutBack::default()) };
         // What it knows is of another time: gates and memory are those of the image.
         suspended.ending();
-        let filled = self.back.take().map_or(Ok(0), |back| back.put_back(image));
+        let filled = self.back.take().map_or(Ok(PutBack::default()), |back| back.put_back(image));
         let bytes = filled.map_err(|why| Failure::new(Exit::Internal, why)).and_then(|bytes| {
+            context.cuda.gives_room(&targets.iter().map(|target| target.pid).collect::<Vec<_>>());
             context.cuda.prepare(record)?;
             Ok(bytes)
         });

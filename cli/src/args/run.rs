@@ -54,8 +54,9 @@ pub struct RunArgs {
     /// none. At the bound the program waits
     #[arg(long, value_name = "LIMIT", default_value_t)]
     pub cow: Cow,
-    /// Most GPU memory for changed data that is not in the image yet, with HOLDFAST_CUDA_DATA=keeper: 10% (of the
-    /// device), 512M or none; programs come first [default: HOLDFAST_GPU_CACHE, else 10%]
+    /// Most GPU memory for changed data that is not in the image yet, and for rollbacks, with
+    /// HOLDFAST_CUDA_DATA=keeper: 10% (of the device), 512M or none; programs come first [default:
+    /// HOLDFAST_GPU_CACHE, else 10%]
     #[arg(long, value_name = "LIMIT")]
     pub gpu_cache: Option<Cow>,
     /// Store at most so many bytes per second, after compression, for example 55M [default: as fast as it goes]

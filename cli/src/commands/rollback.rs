@@ -47,6 +47,7 @@ pub fn run(args: &RollbackArgs, root: Option<&Path>) -> Result<(), Failure> {
                 "compared_bytes": compared_bytes,
                 "written_bytes": written_bytes,
                 "device_bytes": done.device_bytes,
+                "device_cached_bytes": done.device_cached_bytes,
                 "notes": done.notes,
             }),
         );
@@ -57,6 +58,14 @@ pub fn run(args: &RollbackArgs, root: Option<&Path>) -> Result<(), Failure> {
         report::size(compared_bytes),
         report::size(written_bytes)
     ));
+    if done.device_bytes > 0 {
+        report::detail(&format!(
+            "{} of device memory put back: {} from the GPU cache, {} from the store",
+            report::size(done.device_bytes),
+            report::size(done.device_cached_bytes),
+            report::size(done.device_bytes.saturating_sub(done.device_cached_bytes))
+        ));
+    }
     report::result(&format!(
         "job {name} goes on from image {epoch}: stopped for {}, {} of {} of memory put back\n",
         report::short_time(stop_ns),

@@ -162,6 +162,14 @@ impl Bank {
         self.device.to_host(self.fresh.at + slot * Digest::BYTES, into)
     }
 
+    /// The digests that the last image has of slots.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn image_digests(&self, slot: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.to_host(self.previous.at + slot * Digest::BYTES, into)
+    }
+
     /// The digests that an image has of slots.
     ///
     /// # Errors
@@ -298,5 +306,10 @@ impl Moves for Copies<'_> {
         let at = self.cache(offset)?;
         let end = at + into.len() as u64;
         self.to_host(std::slice::from_ref(&(at..end)), into)
+    }
+
+    fn bring(&mut self, offset: u64, address: u64, bytes: u64) -> Result<(), String> {
+        let from = self.cache(offset)?;
+        self.bank.device.on_device(address, from, bytes).map_err(|error| words(&error))
     }
 }

@@ -1,22 +1,24 @@
 //! The device memory that a keeper has, and what a checkpoint and a restart do with it.
 //!
 //! Used by [`super::process`] alone, which asks for one thing after the other. Invariants: memory is a process's until
-//! that gives it up or ends; what was taken for an image can be read until the image is committed or has failed; a
-//! program that asks for memory comes before the cache.
+//! that gives it up or ends; what was taken for an image can be read until the image is committed or has failed; what
+//! images have stays in the cache as long as there is room, for a rollback; a program that asks for memory comes before
+//! the cache.
 //! Fails by: the driver's code, to a program; by words, to the agent.
 
 use super::bank::{Bank, Buffer, Copies, Hashed, Placed};
-use super::cache::{Cache, SEGMENT};
+use super::cache::{Cache, Committed, ROOM, SEGMENT, Wanted};
 use super::messages::{Block, PACKED, Run, Taken};
-use super::packer::{Batch, Cached, Packer};
+use super::packer::{self, Batch, Packer};
 use super::runs::{digest_pages, runs};
 use super::slots::{END, Slots};
+use crate::cuda::room::LEAST;
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys};
 use holdfast_image::address_space::DIGESTS;
 use holdfast_image::pages::SourceCodec;
 use holdfast_pager::CowLimit;
-use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::clock::{elapsed_ns, monotonic_ns};
 use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
 use holdfast_sys::cuda_window::Window;
 use holdfast_sys::{fault, memfd};
@@ -29,19 +31,23 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
+/// Segments for which a cache has room beside what programs have: small images, each of which takes one at least.
+const SMALL: u64 = 16;
+/// What a cache leaves free at least: the driver's checkpoint needs some, and so do small allocations of programs.
+const LEFT: u64 = 2 * LEAST;
 /// Granularity of physical memory: what cuMemGetAllocationGranularity says on every discrete GPU of today.
 const UNIT: u64 = 2 << 20;
 
 /// A block.
-struct Owned {
+pub(super) struct Owned {
     owner: i32,
-    bank: usize,
-    bytes: u64,
+    pub(super) bank: usize,
+    pub(super) bytes: u64,
     handle: u64,
     /// For those that are to have it, made once: an export in the middle of a checkpoint could fail.
     file: OwnedFd,
     /// Where it is mapped in the keeper.
-    at: u64,
+    pub(super) at: u64,
     /// No other block, before or after, has the same.
     id: u64,
 }
@@ -51,11 +57,27 @@ struct Owned {
 pub(super) struct Pending {
     /// Name, id and device of the blocks.
     blocks: Vec<(u64, u64, usize)>,
-    /// By device.
-    pub(super) caches: BTreeMap<usize, (Cache, Option<Buffer>)>,
     /// By name.
     pub(super) digests: BTreeMap<u64, Vec<u8>>,
+    /// By device: chunks that became zero.
+    zero: BTreeMap<usize, Vec<u64>>,
+    /// What a rollback can have from the caches.
+    pub(super) found: Found,
 }
+
+impl Pending {
+    fn digest(&self, slot: u64) -> Option<Digest> {
+        let (name, digests) = self.digests.range(..=slot).next_back()?;
+        let at = usize::try_from((slot - name) * Digest::BYTES).ok()?;
+        Some(Digest::from_bytes(*digests.get(at..)?.first_chunk()?))
+    }
+}
+
+/// By device: what is to go back, ascending by slot.
+pub(super) type Found = BTreeMap<usize, Vec<Wanted>>;
+
+/// A cache and its memory; without that all of it is on the host.
+pub(super) type Cached = (Cache, Option<Buffer>);
 
 /// Why a program does not get memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,15 +99,17 @@ impl From<DeviceError> for Denied {
 /// See the head of the file.
 pub struct Blocks {
     pub(super) banks: Vec<Bank>,
-    all: BTreeMap<u64, Owned>,
+    pub(super) all: BTreeMap<u64, Owned>,
     slots: Slots,
-    key: [u8; 16],
+    pub(super) key: [u8; 16],
     budget: CowLimit,
     pub(super) pending: Pending,
+    /// By device.
+    pub(super) caches: BTreeMap<usize, Cached>,
     next_id: u64,
     packer: Packer,
     /// See [`Copies`].
-    bounce: RefCell<Option<Window>>,
+    pub(super) bounce: RefCell<Option<Window>>,
 }
 
 pub(super) fn words(error: DeviceError) -> String {
@@ -102,6 +126,7 @@ impl Blocks {
             key,
             budget,
             pending: Pending::default(),
+            caches: BTreeMap::new(),
             next_id: 0,
             packer: Packer::default(),
             bounce: RefCell::default(),
@@ -243,6 +268,11 @@ impl Blocks {
         let unmapped = device.unmap(one.at, one.bytes);
         let released = device.release(one.handle);
         self.slots.give(name);
+        let slots = name..name + one.bytes / CHUNK;
+        if let Some((cache, _)) = self.caches.get_mut(&one.bank) {
+            // A newer image can have them no more.
+            let _ = cache.gone(slots);
+        }
         Ok(unmapped.and(released)?)
     }
 
@@ -265,14 +295,10 @@ impl Blocks {
     /// Copying has failed; it stays.
     pub fn give_way(&mut self) -> Result<u64, String> {
         let mut given = 0;
-        for (bank, (cache, memory)) in &mut self.pending.caches {
+        for (bank, (cache, memory)) in &mut self.caches {
             let bank = &self.banks[*bank];
-            cache.give_way(&mut Copies {
-                bank,
-                hashed: None,
-                cache: memory.as_ref(),
-                bounce: &self.bounce,
-            })?;
+            let mut copies = Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+            cache.give_way(&mut copies)?;
             given += memory.take().map_or(0, |memory| memory.bytes);
         }
         Ok(given)
@@ -283,21 +309,48 @@ impl Blocks {
     /// # Errors
     /// Nothing is taken; in words.
     pub fn take(&mut self, owners: &[i32], whole: bool) -> Result<Taken, String> {
-        self.pending = Pending::default();
+        self.over(false)?;
         let taken = self.take_all(owners, whole);
         if taken.is_err() {
+            // Some of it may be in the caches.
             self.pending = Pending::default();
+            self.caches.clear();
         }
         taken
+    }
+
+    /// See [`super::messages::Question::Blocks`].
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn describe_all(&mut self, owners: &[i32]) -> Result<Taken, String> {
+        self.over(false)?;
+        let mut taken = Taken { key: self.key, ..Taken::default() };
+        self.describe(owners, &mut taken);
+        Ok(taken)
+    }
+
+    fn describe(&mut self, owners: &[i32], taken: &mut Taken) {
+        let known = self.all.iter().filter(|(_, one)| owners.contains(&one.owner));
+        for (name, one) in known {
+            self.pending.blocks.push((*name, one.id, one.bank));
+            let uuid = self.banks[one.bank].device.uuid;
+            taken.blocks.push(Block { name: *name, bytes: one.bytes, owner: one.owner, uuid });
+        }
+    }
+
+    /// What these processes have on a device; `None`: all.
+    pub(super) fn placed(&self, bank: usize, owners: Option<&[i32]>) -> Vec<Placed> {
+        let is_of = |one: &Owned| owners.is_none_or(|owners| owners.contains(&one.owner));
+        let own = self.all.iter().filter(|(_, one)| one.bank == bank && is_of(one));
+        own.map(|(name, one)| Placed { at: one.at, bytes: one.bytes, slot: *name }).collect()
     }
 
     fn take_all(&mut self, owners: &[i32], whole: bool) -> Result<Taken, String> {
         let mut taken = Taken { key: self.key, ..Taken::default() };
         let (mut dirty, mut zero) = (Vec::new(), Vec::new());
         for number in 0..self.banks.len() {
-            let own = self.all.iter().filter(|(_, one)| one.bank == number && owners.contains(&one.owner));
-            let placed = |(name, one): (&u64, &Owned)| Placed { at: one.at, bytes: one.bytes, slot: *name };
-            let placed: Vec<Placed> = own.map(placed).collect();
+            let placed = self.placed(number, Some(owners));
             if placed.is_empty() {
                 continue;
             }
@@ -310,66 +363,74 @@ impl Blocks {
             let hashed = bank.changed(Keys::new(self.key), &placed).map_err(words)?;
             taken.hash_ns += elapsed_ns(begun);
             let begun = Instant::now();
-            let (cache, memory) = self.gather(number, &hashed)?;
+            let (spilled, has_cache) = self.gather(number, &hashed)?;
             taken.gather_ns += elapsed_ns(begun);
-            taken.spilled_bytes += cache.spilled;
-            taken.cache_bytes += memory.as_ref().map_or(0, |_| hashed.dirty.len() as u64 * CHUNK);
-            self.pending.caches.insert(number, (cache, memory));
+            taken.spilled_bytes += spilled;
+            taken.cache_bytes += if has_cache { hashed.dirty.len() as u64 * CHUNK } else { 0 };
             for block in &placed {
                 let mut digests = vec![0; usize::try_from(block.bytes / CHUNK * Digest::BYTES).unwrap_or(0)];
                 self.banks[number].digests(block.slot, &mut digests).map_err(words)?;
                 self.pending.digests.insert(block.slot, digests);
             }
             dirty.extend(hashed.dirty);
+            self.pending.zero.insert(number, hashed.zero.clone());
             zero.extend(hashed.zero);
         }
-        let known = self.all.iter().filter(|(_, one)| owners.contains(&one.owner));
-        for (name, one) in known {
-            self.pending.blocks.push((*name, one.id, one.bank));
-            let uuid = self.banks[one.bank].device.uuid;
-            taken.blocks.push(Block { name: *name, bytes: one.bytes, owner: one.owner, uuid });
-        }
+        self.describe(owners, &mut taken);
         taken.dirty = runs(dirty);
         taken.zero = runs(zero);
         taken.digests = digest_pages(&taken.blocks);
         Ok(taken)
     }
 
-    /// Copies what has changed to where it can be read later.
-    fn gather(&self, number: usize, hashed: &Hashed) -> Result<(Cache, Option<Buffer>), String> {
+    /// Copies what has changed to where it can be read later: bytes that went to the host, and whether there is a
+    /// cache.
+    fn gather(&mut self, number: usize, hashed: &Hashed) -> Result<(u64, bool), String> {
+        self.make_room(number, hashed.dirty.len() as u64 * CHUNK);
         let bank = &self.banks[number];
-        let wanted = hashed.dirty.len() as u64 * CHUNK;
-        let (memory, capacity) = self.room(&bank.device, wanted);
-        let mut copies = self.copies(number, Some(hashed), memory.as_ref());
-        let cache = Cache::take(&hashed.dirty, capacity, &mut copies)?;
+        let (cache, memory) = self.caches.entry(number).or_insert_with(|| (Cache::new(0), None));
+        let mut copies = Copies { bank, hashed: Some(hashed), cache: memory.as_ref(), bounce: &self.bounce };
+        cache.take(monotonic_ns(), &hashed.dirty, &mut copies)?;
         bank.device.finish().map_err(words)?;
-        Ok((cache, memory))
+        Ok((cache.spilled, memory.is_some()))
     }
 
-    /// Memory for a cache: as much as the budget and the device allow, up to what is wanted.
-    fn room(&self, device: &Rc<Device>, wanted: u64) -> (Option<Buffer>, u64) {
-        let segment = SEGMENT as u64 * CHUNK;
+    /// Sees to it that there is a cache for so many bytes, as far as the budget and the device allow: one that is there
+    /// and can have them stays, with its history. A new one has room for as much again as the programs have,
+    /// and for some small images.
+    fn make_room(&mut self, number: usize, wanted: u64) {
         if wanted == 0 {
-            return (None, 0);
+            return;
         }
+        let device = Rc::clone(&self.banks[number].device);
         let (free, all) = device.memory().unwrap_or((0, 0));
         let budget = match self.budget {
             CowLimit::Share(percent) => all / 100 * u64::from(percent),
             CowLimit::Bytes(bytes) => bytes,
             CowLimit::Unlimited => u64::MAX,
         };
+        let has = self.caches.get(&number).and_then(|(_, memory)| memory.as_ref());
+        let has = has.map_or(0, |memory| memory.bytes);
         // The program's next allocation should not have to wait for the cache to give way.
-        let most = budget.min(free.saturating_sub(all / 32));
-        let chunks = wanted.next_multiple_of(segment);
-        let mut bytes = (chunks + self.packer.workspace().next_multiple_of(segment)).min(most);
-        bytes -= bytes % segment;
-        while bytes > 0 {
-            if let Ok(memory) = Buffer::new(device, bytes) {
-                return (Some(memory), bytes.min(chunks));
-            }
-            bytes = bytes / 2 / segment * segment;
+        let most = budget.min((free + has).saturating_sub(LEFT.max(all / 32)));
+        let workspace = self.packer.workspace().next_multiple_of(ROOM);
+        let needed = wanted.next_multiple_of(ROOM) + workspace;
+        // One that is as large as it may be is not made anew for a little more.
+        if (1..=most).contains(&has) && (has >= needed || has >= most / 8 * 7) {
+            return;
         }
-        (None, 0)
+        let own: u64 = self.placed(number, None).iter().map(|block| block.bytes.next_multiple_of(ROOM)).sum();
+        self.caches.remove(&number);
+        let mut bytes = (needed + own + SMALL * ROOM).min(most) / ROOM * ROOM;
+        while bytes > 0 {
+            if let Ok(memory) = Buffer::new(&device, bytes) {
+                // Chunks come before the workspace.
+                let capacity = bytes.saturating_sub(workspace).max(bytes.min(needed - workspace));
+                self.caches.insert(number, (Cache::new(capacity), Some(memory)));
+                return;
+            }
+            bytes = bytes / 2 / ROOM * ROOM;
+        }
     }
 
     pub(super) fn copies<'a>(
@@ -387,23 +448,19 @@ impl Blocks {
     /// # Errors
     /// This keeper packs nothing; in words.
     pub fn pack(&mut self, chunks: &[u64], codec: SourceCodec, ring: &mut [u8]) -> Result<Vec<u32>, String> {
-        let Pending { caches, digests, .. } = &self.pending;
-        let digest = |slot: u64| {
-            let (name, digests) = digests.range(..=slot).next_back()?;
-            let at = usize::try_from((slot - name) * Digest::BYTES).ok()?;
-            Some(Digest::from_bytes(*digests.get(at..)?.first_chunk()?))
-        };
         let slots = chunks.iter().take(PACKED).map(|at| at / CHUNK);
-        for (number, (cache, memory)) in caches {
+        for (number, (cache, memory)) in &mut self.caches {
             let Some(memory) = memory else { continue };
-            let of_cache =
-                |slot: u64| Some(Cached { at: memory.at + cache.offset(slot)?, digest: digest(slot)? });
-            let found: Vec<Cached> = slots.clone().map_while(of_cache).collect();
+            let of_cache = |slot: u64| {
+                let at = memory.at + cache.offset(slot)?;
+                Some(packer::Cached { at, digest: self.pending.digest(slot)? })
+            };
+            let found: Vec<packer::Cached> = slots.clone().map_while(of_cache).collect();
             if !found.is_empty() {
                 let device = &self.banks[*number].device;
-                let room = |bytes| Some(memory.at + cache.gap(bytes, memory.bytes)?);
+                let mut room = |bytes| Some(memory.at + cache.gap(bytes, memory.bytes)?);
                 let batch = Batch { device, keys: &Keys::new(self.key), chunks: &found };
-                return self.packer.pack(&batch, codec, &room, ring);
+                return self.packer.pack(&batch, codec, &mut room, ring);
             }
         }
         Ok(Vec::new())
@@ -411,16 +468,17 @@ impl Blocks {
 
     /// The image has these.
     pub fn stored(&mut self, runs: &[Run]) {
+        let now = monotonic_ns();
         for &(start, len) in runs.iter().filter(|(start, _)| *start < DIGESTS) {
             let (mut at, end) = (start, start.saturating_add(len));
             while at < end {
                 let here = (CHUNK - at % CHUNK).min(end - at);
-                for (bank, (cache, memory)) in &mut self.pending.caches {
+                for (bank, (cache, memory)) in &mut self.caches {
                     let bank = &self.banks[*bank];
                     let mut copies =
                         Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
                     // What is stored is not copied.
-                    let _ = cache.stored(at / CHUNK, here, &mut copies);
+                    let _ = cache.stored(now, at / CHUNK, here, &mut copies);
                 }
                 at += here;
             }
@@ -432,8 +490,20 @@ impl Blocks {
     /// # Errors
     /// The device has failed.
     pub fn over(&mut self, committed: bool) -> Result<(), String> {
-        let Pending { blocks, .. } = std::mem::take(&mut self.pending);
-        for (name, id, bank) in blocks.into_iter().filter(|_| committed) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut failed = Vec::new();
+        for (bank, (cache, memory)) in &mut self.caches {
+            let own = &self.banks[*bank];
+            let mut copies = Copies { bank: own, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+            let digest = |slot| pending.digest(slot);
+            let zero = pending.zero.get(bank).map_or(&[][..], Vec::as_slice);
+            let image = committed.then_some(Committed { digest: &digest, zero });
+            if cache.over(monotonic_ns(), image, &mut copies).is_err() {
+                failed.push(*bank);
+            }
+        }
+        failed.iter().for_each(|bank| drop(self.caches.remove(bank)));
+        for (name, id, bank) in pending.blocks.into_iter().filter(|_| committed) {
             // One that was made since then in its place has nothing to do with the image.
             if let Some(one) = self.all.get(&name).filter(|one| one.id == id) {
                 self.banks[bank].committed(name, one.bytes / CHUNK).map_err(words)?;
@@ -494,63 +564,6 @@ impl Blocks {
             if first < last {
                 let at = |slot_of: u64| ((slot_of - slot) * Digest::BYTES) as usize;
                 self.banks[one.bank].set_digests(first, &bytes[at(first)..at(last)]).map_err(words)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether all has the digests that were filled in.
-    ///
-    /// # Errors
-    /// It has not; in words.
-    pub fn check(&mut self) -> Result<(), String> {
-        let Taken { dirty, zero, .. } = self.differing()?;
-        let wrong = dirty.iter().chain(&zero).map(|(_, len)| len / CHUNK).sum::<u64>();
-        match dirty.iter().chain(&zero).map(|(start, _)| start / CHUNK).min() {
-            None => Ok(()),
-            Some(slot) => Err(format!(
-                "{wrong} chunks of device memory are not what their digests in the image say, the first of them \
-                 chunk {slot}: the image is damaged, use an older one"
-            )),
-        }
-    }
-
-    /// What does not have the digests that were filled in.
-    ///
-    /// # Errors
-    /// The device has failed; in words.
-    pub fn differing(&mut self) -> Result<Taken, String> {
-        let (mut dirty, mut zero) = (Vec::new(), Vec::new());
-        for (number, bank) in self.banks.iter().enumerate() {
-            let own = self.all.iter().filter(|(_, one)| one.bank == number);
-            let placed = |(name, one): (&u64, &Owned)| Placed { at: one.at, bytes: one.bytes, slot: *name };
-            let placed: Vec<Placed> = own.map(placed).collect();
-            if placed.is_empty() {
-                continue;
-            }
-            let hashed = bank.changed(Keys::new(self.key), &placed).map_err(words)?;
-            dirty.extend(hashed.dirty);
-            zero.extend(hashed.zero);
-        }
-        Ok(Taken { dirty: runs(dirty), zero: runs(zero), ..Taken::default() })
-    }
-
-    /// Makes these zero: what is not is filled in then.
-    ///
-    /// # Errors
-    /// There is nothing at these addresses, or the device has failed; in words.
-    pub fn clear(&mut self, all: &[Run]) -> Result<(), String> {
-        for &(start, len) in all {
-            let (mut at, end) = (start, start.saturating_add(len));
-            while at < end {
-                let found = self.all.range(..=at / CHUNK).next_back();
-                let found = found.filter(|(name, one)| at < *name * CHUNK + one.bytes);
-                let (name, one) = found.ok_or_else(|| format!("no block has the address {at:#x}"))?;
-                let here = (end - at).min(name * CHUNK + one.bytes - at);
-                let device = &self.banks[one.bank].device;
-                let place = one.at + (at - name * CHUNK);
-                device.set(place, 0, here).and_then(|()| device.finish()).map_err(words)?;
-                at += here;
             }
         }
         Ok(())

@@ -144,6 +144,15 @@ impl Keeper {
         self.ask_described(&Question::Take { owners: owners.to_vec(), whole })
     }
 
+    /// See [`Question::Blocks`].
+    ///
+    /// # Errors
+    /// The keeper is lost.
+    pub fn blocks(&self, owners: &[i32]) -> Result<Taken, String> {
+        self.stored.lock().clear();
+        self.ask_described(&Question::Blocks { owners: owners.to_vec() })
+    }
+
     fn ask_described(&self, question: &Question) -> Result<Taken, String> {
         let (_, mut files) = self.ask_for(question)?;
         let mut text = Vec::new();
@@ -152,13 +161,21 @@ impl Keeper {
         serde_json::from_slice(&text).map_err(|error| format!("what the keeper has taken: {error}"))
     }
 
-    /// What does not have the digests that were filled in: not zero, and zero.
+    /// What does not have the digests that were filled in, and what of it is in the cache.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn differing(&self) -> Result<Vec<Run>, String> {
-        let Taken { dirty, zero, .. } = self.ask_described(&Question::Differing)?;
-        Ok(dirty.into_iter().chain(zero).collect())
+    pub fn differing(&self) -> Result<(Vec<Run>, Vec<Run>), String> {
+        let Taken { dirty, zero, cached, .. } = self.ask_described(&Question::Differing)?;
+        Ok((dirty.into_iter().chain(zero).collect(), cached))
+    }
+
+    /// See [`Question::Bring`]: what was brought.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn bring(&self) -> Result<Vec<Run>, String> {
+        Ok(self.ask_described(&Question::Bring)?.cached)
     }
 
     /// Makes memory zero.
@@ -167,6 +184,14 @@ impl Keeper {
     /// There is no such memory.
     pub fn clear(&self, all: &[Run]) -> Result<(), String> {
         all.chunks(MOST).try_for_each(|some| self.ask(&Question::Clear { runs: some.to_vec() }))
+    }
+
+    /// See [`Question::Yield`].
+    ///
+    /// # Errors
+    /// It does not move.
+    pub fn give_way(&self) -> Result<(), String> {
+        self.ask(&Question::Yield)
     }
 
     /// Reads what was taken.

@@ -44,6 +44,9 @@ pub enum Question {
     /// nothing under way on their devices, and nothing may begin until the answer. The answer comes with a file that
     /// has a [`Taken`].
     Take { owners: Vec<i32>, whole: bool },
+    /// For a rollback: which blocks do these processes have? Nothing is taken. The answer comes with a file that has a
+    /// [`Taken`].
+    Blocks { owners: Vec<i32> },
     /// Descriptors of memory, by name, at most [`LENT`]: the answer is [`Answer::Lent`].
     Lend { names: Vec<u64> },
     /// Of a keeper that has ended: descriptors of memory, by name and process, at most [`LENT`], come along. Programs
@@ -61,7 +64,7 @@ pub enum Question {
     },
     /// The image has these.
     Stored { runs: Vec<Run> },
-    /// The image is committed, or has failed: what was taken is given up.
+    /// The image is committed: what was taken stays as long as there is room; or it has failed: it is given up.
     Over { committed: bool },
     /// After a restart: the key of the digests.
     Key { key: [u8; 16] },
@@ -71,9 +74,13 @@ pub enum Question {
     Fill { runs: Vec<Run> },
     /// Compare all that was remade with the digests that were filled in.
     Check,
-    /// For a rollback: what does not have the digests that were filled in? The answer comes with a file that has a
-    /// [`Taken`].
+    /// For a rollback: what does not have the digests that were filled in, and what of it has the cache? The answer
+    /// comes with a file that has a [`Taken`].
     Differing,
+    /// What the cache has of it goes back. The answer comes with a file that has a [`Taken`].
+    Bring,
+    /// Give the memory of the cache back: it is needed.
+    Yield,
     /// Make these zero.
     Clear { runs: Vec<Run> },
     /// Have so much memory of a device, for a process that is going to be restored.
@@ -126,4 +133,6 @@ pub struct Taken {
     pub cache_bytes: u64,
     /// Bytes that went to the host, as the cache was full.
     pub spilled_bytes: u64,
+    /// Of what differs from an image: what the cache has, or has put back, ascending.
+    pub cached: Vec<Run>,
 }

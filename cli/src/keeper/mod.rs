@@ -7,12 +7,13 @@
 //!
 //! * [`process`]: `holdfast __keeper`, the process.
 //! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
-//! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
-//!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
+//! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; `back`: what a rollback does; [`bank`]: on
+//!   one device; [`cache`]: the GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
 //!   [`packer`]: what is packed before it leaves the device; `reading`: what was taken, for the agent.
 //! * `held`: memory for processes that are going to be restored.
 //! * [`probe`]: whether the driver lets all that work.
 
+mod back;
 pub mod bank;
 pub mod blocks;
 pub mod cache;

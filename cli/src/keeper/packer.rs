@@ -94,7 +94,7 @@ impl Packer {
         &mut self,
         batch: &Batch<'_>,
         codec: SourceCodec,
-        room: &dyn Fn(u64) -> Option<u64>,
+        room: &mut dyn FnMut(u64) -> Option<u64>,
         ring: &mut [u8],
     ) -> Result<Vec<u32>, String> {
         let Batch { device, keys, mut chunks } = *batch;

@@ -134,7 +134,9 @@ impl Keeper {
                 fault::point("cuda-keeper-asked");
                 self.send_described(&agent, |blocks| blocks.take(&owners, whole))
             }
-            Question::Differing => self.send_described(&agent, |blocks| blocks.differing()),
+            Question::Blocks { owners } => self.send_described(&agent, |blocks| blocks.describe_all(&owners)),
+            Question::Differing => self.send_described(&agent, Blocks::find),
+            Question::Bring => self.send_described(&agent, Blocks::bring),
             Question::Stored { runs } => {
                 self.blocks.stored(&runs);
                 Ok(())
@@ -235,13 +237,16 @@ impl Keeper {
             Question::Fill { runs } => self.fill(&runs),
             Question::Check => self.blocks.check(),
             Question::Clear { runs } => self.blocks.clear(&runs),
+            Question::Yield => self.blocks.give_way().map(drop),
             Question::Hold { owner, uuid, bytes } => self.held.hold(&self.blocks, owner, uuid, bytes),
             Question::Give { owner } => {
                 self.held.give(owner);
                 Ok(())
             }
             Question::Take { .. }
+            | Question::Blocks { .. }
             | Question::Differing
+            | Question::Bring
             | Question::Pack { .. }
             | Question::Stored { .. }
             | Question::Lend { .. }

@@ -3,9 +3,7 @@
 //! Used by [`super::process`], when the agent asks. Invariants: all that is asked for is there, or nothing is said to
 //! be; what lies on a device is under way at once, and not waited for chunk by chunk. Fails by: words.
 
-use super::bank::Buffer;
-use super::blocks::{Blocks, words};
-use super::cache::Cache;
+use super::blocks::{Blocks, Cached, words};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::Digest;
 use holdfast_image::address_space::DIGESTS;
@@ -29,10 +27,10 @@ impl Blocks {
             let at = start + done as u64;
             let (slot, skip) = (at / CHUNK, (at % CHUNK) as usize);
             let here = (into.len() - done).min(CHUNK as usize - skip);
-            let cached = |(bank, (cache, memory)): (&usize, &(Cache, Option<Buffer>))| {
+            let cached = |(bank, (cache, memory)): (&usize, &Cached)| {
                 Some((*bank, memory.as_ref()?.at + cache.offset(slot)? + skip as u64))
             };
-            let cached = self.pending.caches.iter().find_map(cached);
+            let cached = self.caches.iter().find_map(cached);
             if cached.is_none_or(|(other, _)| other != bank) {
                 self.copy(bank, &places, &mut into[from..done])?;
                 places.clear();
@@ -66,7 +64,7 @@ impl Blocks {
 
     /// What found no room in a cache.
     fn read_spilled(&self, slot: u64, skip: usize, into: &mut [u8]) -> Result<(), String> {
-        for (bank, (cache, memory)) in &self.pending.caches {
+        for (bank, (cache, memory)) in &self.caches {
             if cache.read(slot, skip, into, &mut self.copies(*bank, None, memory.as_ref()))? {
                 return Ok(());
             }

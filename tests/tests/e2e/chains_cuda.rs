@@ -125,5 +125,6 @@ mod keeper {
         structs Ordinary long;
         pinned Root long;
         graph Ordinary long;
+        device_memory Root long;
     }
 }

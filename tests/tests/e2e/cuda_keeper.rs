@@ -120,6 +120,46 @@ fn is_in_images_and_back_again() {
     });
 }
 
+/// `holdfast rollback`: bytes of device memory that it has put back, and how many of them the cache had.
+fn rollback(bed: &Bed, image: &str) -> Result<(u64, u64)> {
+    let said = say(bed, &["rollback", image, "--json"])?.success()?;
+    let said: Value = serde_json::from_str(&said.stdout)?;
+    Ok((number(&said["device_bytes"]), number(&said["device_cached_bytes"])))
+}
+
+/// What images have stays in the cache, and goes back from there: that of the newest image, and that of an older one.
+/// What finds no room there, or is something else by now, comes from the store.
+#[test]
+fn a_rollback_reads_the_cache_before_the_store() {
+    for (cache, fault) in [("50%", ""), ("0", ""), ("50%", "other-cached-chunk")] {
+        each_user(|bed| {
+            let variables = [("HOLDFAST_GPU_CACHE", cache), ("HOLDFAST_FAULT", fault)];
+            let (mut front, _) = start(bed, &variables)?;
+            checkpoint(bed)?;
+            lines(bed, 2)?;
+            let asked = checkpoint(bed)?;
+            for image in [JOB, "k@1"] {
+                lines(bed, 1)?;
+                let (bytes, cached) = rollback(bed, image)?;
+                let is_right = match (cache, fault) {
+                    ("0", _) => cached == 0,
+                    (_, "") => cached == bytes,
+                    // One chunk more at each rollback.
+                    _ => cached > 0 && cached <= bytes - CHUNK,
+                };
+                ensure!(bytes > 0 && is_right, "{image}, {cache}, {fault:?}: {cached} of {bytes}");
+                if image == JOB {
+                    // What is written from here on is an increment of the newest image.
+                    lines(bed, 1)?;
+                    checkpoint(bed)?;
+                    is_small(bed, asked)?;
+                }
+            }
+            ends_well(bed, &mut front)
+        });
+    }
+}
+
 /// Also what finds no room in its cache: copies to memory that is not pinned are many times slower. `STAND_IN_LEDGER`
 /// has the keeper's; those of the program are not counted.
 #[test]

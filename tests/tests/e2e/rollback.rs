@@ -164,6 +164,6 @@ mod cuda {
     }
     programs! {
         keeper chains_cuda::KEEPER, ["saxpy", "streams"];
-        saxpy pointers atomics structs globals streams pinned graph threads vmm
+        saxpy pointers atomics structs globals streams pinned graph threads vmm device_memory
     }
 }

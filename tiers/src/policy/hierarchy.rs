@@ -67,6 +67,8 @@ pub enum Event {
     },
     /// Once restored it will not be needed again, and need not reach slower tiers.
     Discard(SegmentId),
+    /// A newer segment has what this one was for: it will hardly be restored, as long as no hint says so.
+    Replaced(SegmentId),
     /// Prefetching may begin.
     StartPrefetch,
     /// A copy has ended well.
@@ -136,6 +138,8 @@ pub(super) struct Segment {
     pub(super) number: u64,
     /// Restored, and not hinted at since.
     pub(super) delivered: bool,
+    /// Replaced by a newer one, and not hinted at since.
+    pub(super) replaced: bool,
     pub(super) tiers: Vec<Option<Instance>>,
 }
 
@@ -231,6 +235,7 @@ impl Hierarchy {
             Event::Named { promised, segment } => self.hints.rename(promised, segment),
             Event::Found { segment, bytes, tier } => self.found(segment, bytes, tier, &mut actions)?,
             Event::Discard(segment) => self.discard(segment)?,
+            Event::Replaced(segment) => self.replaced(segment)?,
             Event::StartPrefetch => self.prefetching = true,
             Event::Copied(transfer) => self.copied(transfer)?,
             Event::Failed(transfer) => self.failed(transfer, &mut actions)?,
@@ -280,10 +285,18 @@ impl Hierarchy {
         Ok(())
     }
 
+    fn replaced(&mut self, id: SegmentId) -> Result<(), PolicyError> {
+        self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?.replaced = true;
+        self.hints.forget(id);
+        self.touch(id);
+        Ok(())
+    }
+
     pub(super) fn add(&mut self, segment: SegmentId, bytes: u64, discardable: bool) {
         let tiers = vec![None; self.tiers.len()];
         let number = self.written.last_key_value().map_or(0, |(number, _)| number + 1);
-        let new = Segment { bytes: bytes.max(1), discardable, number, delivered: false, tiers };
+        let new =
+            Segment { bytes: bytes.max(1), discardable, number, delivered: false, replaced: false, tiers };
         self.segments.insert(segment, new);
         self.written.insert(number, segment);
     }
@@ -298,6 +311,10 @@ impl Hierarchy {
     }
 
     fn hint(&mut self, id: SegmentId) -> Result<(), PolicyError> {
+        if let Some(segment) = self.segments.get_mut(&id).filter(|segment| segment.replaced) {
+            segment.replaced = false;
+            self.touch(id);
+        }
         if let Some(segment) = self.segments.get(&id).filter(|segment| segment.delivered) {
             if segment.discardable {
                 return Ok(());

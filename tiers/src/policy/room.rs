@@ -216,7 +216,9 @@ impl Hierarchy {
     }
 
     pub(super) fn is_spent(&self, segment: &Segment, tier: usize) -> bool {
-        segment.delivered || segment.tiers[tier].is_some_and(|instance| instance.state == State::Consumed)
+        segment.delivered
+            || segment.replaced
+            || segment.tiers[tier].is_some_and(|instance| instance.state == State::Consumed)
     }
 
     /// When each segment that waits for its flush from a tier will be below.

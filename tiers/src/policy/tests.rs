@@ -143,6 +143,7 @@ impl Driver {
                 self.step(Event::Restore(near))
             }
             9 if self.random.one_in(10) => self.remove(any),
+            9 if self.random.one_in(5) && self.policy.knows(any) => self.step(Event::Replaced(any)),
             9 if self.random.one_in(20) => self.step(Event::StartPrefetch),
             _ => Ok(()),
         }

@@ -97,10 +97,13 @@ pub fn used() -> Answer<u64> {
     Ok(device()?.used.load(Ordering::Relaxed))
 }
 
-/// Free bytes, and all.
+/// Free bytes, and all. What others have is not free: at least what this process has imported of it.
 pub fn information() -> Answer<(u64, u64)> {
-    let total = device()?.total.load(Ordering::Relaxed);
-    Ok((total.saturating_sub(used()?).saturating_sub(shared_device::others()), total))
+    let device = device()?;
+    let total = device.total.load(Ordering::Relaxed);
+    let is_imported = |one: &Arc<Physical>| matches!(one.place, Place::File { imported: true, .. });
+    let imported = everything(device).iter().filter(|one| is_imported(one)).map(|one| one.length).sum();
+    Ok((total.saturating_sub(used()?).saturating_sub(shared_device::others().max(imported)), total))
 }
 
 /// This process has fewer bytes of the device than before.
