@@ -68,6 +68,16 @@ impl Birth {
     pub fn children(&self) -> impl Iterator<Item = &Birth> {
         self.before.iter().chain(&self.after)
     }
+    /// The same, children with smaller ids first where the order among them is free.
+    #[must_use]
+    pub fn by_id(self) -> Birth {
+        let sorted = |births: Vec<Birth>| {
+            let mut births: Vec<Birth> = births.into_iter().map(Birth::by_id).collect();
+            births.sort_by_key(|birth| birth.pid);
+            births
+        };
+        Birth { before: sorted(self.before), after: sorted(self.after), ..self }
+    }
     /// It and all below it.
     pub fn all(&self) -> Vec<&Birth> {
         std::iter::once(self).chain(self.children().flat_map(Birth::all)).collect()

@@ -416,6 +416,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         inner_pid: one.inner_pid,
         tid: one.live,
         pidfd,
+        copies: None,
         own: one.own,
         uses_cuda: options.cuda.contains(&one.pid),
     });

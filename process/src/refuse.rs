@@ -15,6 +15,7 @@ use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError, Running};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
+use holdfast_sys::seccomp;
 use holdfast_sys::unix_socket;
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,6 +23,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 /// A ring of io_uring, open or mapped.
 pub const IO_URING: &str = "io_uring is not supported, and this program has a ring although `holdfast run` hides them \
@@ -93,7 +95,14 @@ impl Confinement {
         let seccomp = match status.number("Seccomp") {
             None | Some(0) => None,
             Some(1) => Some("it runs in seccomp's strict mode, which is not supported yet"),
-            Some(_) => Some("it runs under a seccomp filter, which is not supported yet"),
+            Some(_) if filters(&status).is_none_or(|own| own != of_the_host()) => {
+                Some("it runs under a seccomp filter of its own, which is not supported yet")
+            }
+            Some(_) if seccomp_ends_processes() => Some(
+                "the seccomp filter of its host ends a process at a call that it does not allow, where that of a \
+                 container lets the call fail (systemd: SystemCallErrorNumber=EPERM)",
+            ),
+            Some(_) => None,
         };
         let inner = status.innermost("NSpid").unwrap_or(tid);
         Some(Confinement { tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
@@ -114,6 +123,26 @@ impl Confinement {
         });
         self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(root).collect()
     }
+}
+
+/// How many seccomp filters a thread is under (Linux 5.9, fs/proc/array.c, task_seccomp).
+fn filters(status: &Status) -> Option<i64> {
+    status.number("Seccomp_filters")
+}
+
+/// How many the host (a container) has put over the agent. Filters are inherited and cannot be taken away, and the
+/// agent comes from where the program comes from: a thread with as many has these very filters. They are neither saved nor
+/// made again: the restarted program is under those of its new host.
+fn of_the_host() -> i64 {
+    static COUNT: OnceLock<i64> = OnceLock::new();
+    let own = attributes::own_pid();
+    *COUNT.get_or_init(|| Status::read(own, own).ok().as_ref().and_then(filters).unwrap_or(0))
+}
+
+/// Whether a call of ours in the program could end it.
+fn seccomp_ends_processes() -> bool {
+    static ENDS: OnceLock<bool> = OnceLock::new();
+    *ENDS.get_or_init(seccomp::ends_processes)
 }
 
 /// /proc does not tell a file of such a name from a deleted one, and what is mapped of it is known by its name alone.

@@ -8,9 +8,12 @@
 #![allow(unsafe_code)]
 
 use crate::fd::owned;
+use crate::{attributes, spawn};
 use std::cmp::Ordering;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// struct clone_args (include/uapi/linux/sched.h), version 2 (set_tid).
 #[repr(C)]
@@ -34,20 +37,73 @@ struct CloneArgs {
 /// The caller must be the only thread of its process.
 ///
 /// # Errors
-/// EPERM: the pid may not be chosen; EEXIST: it is taken; EAGAIN: process limit.
+/// EPERM: the pid may not be chosen; EEXIST: it is taken; EAGAIN: process limit; ENOSYS: as EPERM, in a container
+/// whose filter knows no clone3(2).
 pub fn fork_with(flags: u64, pid: i32) -> io::Result<i32> {
+    if pid == 0 {
+        return fork_any(flags);
+    }
     let wanted = [pid];
     let args = CloneArgs {
         flags,
         exit_signal: libc::SIGCHLD as u64,
-        set_tid: if pid == 0 { 0 } else { wanted.as_ptr() as u64 },
-        set_tid_size: u64::from(pid != 0),
+        set_tid: wanted.as_ptr() as u64,
+        set_tid_size: 1,
         ..CloneArgs::default()
     };
     // SAFETY: `args` is complete and `wanted` lives through the call; without CLONE_VM the child goes on in a copy of
     // this stack, as after fork(2).
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     crate::check(result).map(|pid| i32::try_from(pid).unwrap_or(0))
+}
+
+/// By clone(2), which every container allows: clone3(2) is not there in those with the default filter (moby,
+/// profiles/seccomp/default.json).
+fn fork_any(flags: u64) -> io::Result<i32> {
+    // SAFETY: without CLONE_VM the child goes on in a copy of this stack, as after fork(2).
+    let result = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD as u64, 0, 0, 0, 0) };
+    crate::check(result).map(|pid| i32::try_from(pid).unwrap_or(0))
+}
+
+/// Forks until the child has this id, where ids cannot be chosen: the kernel gives one after the other (kernel/pid.c,
+/// alloc_pid). Those before end at once. Returns 0 in the child. As for [`fork_with`], the caller must be the only
+/// thread.
+///
+/// # Errors
+/// EEXIST: the kernel has gone past it; EAGAIN: process limit.
+pub fn fork_when_due(pid: i32) -> io::Result<i32> {
+    loop {
+        let made = fork_any(0)?;
+        let own = if made == 0 { attributes::own_pid() } else { made };
+        if own == pid {
+            return Ok(made);
+        }
+        if made == 0 {
+            attributes::exit_now(0);
+        }
+        spawn::wait(made, true)?;
+        if made > pid {
+            return Err(io::Error::from_raw_os_error(libc::EEXIST));
+        }
+    }
+}
+
+/// Has the next ids lie behind this one, by processes that end at once.
+///
+/// # Errors
+/// EAGAIN: process limit.
+pub fn pass_ids(last: i32) -> io::Result<()> {
+    loop {
+        match fork_any(0)? {
+            0 => attributes::exit_now(0),
+            made => {
+                spawn::wait(made, true)?;
+                if made >= last {
+                    return Ok(());
+                }
+            }
+        }
+    }
 }
 
 /// `pidfd_open(2)`.
@@ -74,6 +130,29 @@ pub fn pidfd_open_with(pid: i32, flags: u32) -> io::Result<OwnedFd> {
 pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only; the result is a new descriptor.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
+}
+
+/// Whether [`pidfd_getfd`] may be called at all: the default filter of containers forbids it (moby,
+/// profiles/seccomp/default.json).
+pub fn can_take_descriptors() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    let forbidden = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS));
+    let own = || pidfd_open(attributes::own_pid()).and_then(|own| pidfd_getfd(&own, own.as_raw_fd()));
+    *CAN.get_or_init(|| !own().is_err_and(|error| forbidden(&error)))
+}
+
+/// Descriptor `fd` of a process, for what is done to the file: a duplicate, or, where those are forbidden and the
+/// file can be opened by way of /proc, another description of it.
+///
+/// # Errors
+/// As [`pidfd_getfd`] and open(2).
+pub fn file_of(pid: i32, fd: i32) -> io::Result<File> {
+    if can_take_descriptors() {
+        return pidfd_getfd(&pidfd_open(pid)?, fd).map(File::from);
+    }
+    let path = format!("/proc/{pid}/fd/{fd}");
+    let open = |read, write| File::options().read(read).write(write).open(&path);
+    open(true, true).or_else(|_| open(false, true)).or_else(|_| open(true, false))
 }
 
 /// What the threads of a process share (the last two unless one of them has called unshare(2)), and a child of vfork(2)

@@ -41,6 +41,7 @@ pub mod proctext;
 pub mod ptrace;
 pub mod sched;
 pub mod scm;
+pub mod seccomp;
 pub mod signals;
 pub mod sock_diag;
 pub mod socket;

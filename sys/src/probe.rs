@@ -54,7 +54,7 @@ fn scan_works() -> bool {
 }
 
 /// Whether an unprivileged user and pid namespace can be made, tried in a child that ends at once.
-fn namespaces() -> bool {
+pub fn namespaces() -> bool {
     let flags = (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS).cast_unsigned();
     match clone::fork_with(u64::from(flags), 0) {
         Ok(0) => attributes::exit_now(0),

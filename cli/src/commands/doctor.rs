@@ -90,7 +90,9 @@ fn host(probe: &Probe) -> Vec<Finding> {
     let ids = match (probe.can_choose_pid, probe.user_namespace) {
         (true, _) => "the same as before, in place",
         (false, true) => "the same as before, in a user and pid namespace",
-        (false, false) => "virtual, at the boundary to the C library",
+        (false, false) => {
+            "virtual, at the boundary to the C library; in a new container the same, of processes"
+        }
     };
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     let can_serve = device.is_ok() && (probe.user_namespace || unix_socket::effective_user() == 0);
@@ -169,8 +171,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.kcmp,
             required: false,
             value: yes(probe.kcmp),
-            advice: "the kernel was built without CONFIG_KCMP: Holdfast guesses which descriptors share \
-                an offset",
+            advice: "the kernel was built without CONFIG_KCMP, or a container forbids it: in a container copies of \
+                the descriptors tell which share an offset, else Holdfast guesses",
         },
     ]
 }

@@ -10,6 +10,7 @@ use crate::program::Program;
 use crate::report;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
+use holdfast_process::rebuild::begin_ahead;
 use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsString};
@@ -58,6 +59,7 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
         descriptors: Vec::new(),
         detached: false,
     };
+    begin_ahead();
     let pid = start.spawn().map_err(|error| {
         Failure::new(Exit::NotExecutable, format!("executing {}: {error}", program.path.display()))
     })?;

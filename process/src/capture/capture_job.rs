@@ -17,6 +17,7 @@ use crate::capture::written_files::{self, Unsaved};
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
 use crate::freeze::engine::{self, CutMemory, Scene};
+use crate::inject::hand_over::{self, Copies};
 use crate::job::prepare::Before;
 use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
 use crate::job::target::Target;
@@ -35,6 +36,7 @@ use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::{FileTable, SegmentContent, SysvShmRecord, ZombieRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::{clone, procfs};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -242,14 +244,18 @@ fn reader<'a>(
     all: &'a [StoppedProcess<Observed>],
     options: &'a CutOptions,
 ) -> Result<FileReader<'a>, CutError> {
-    let holders = all.iter().map(|one| Holder {
-        pid: one.target.pid,
-        inner_pid: one.stage.seen.inner_pid,
-        tid: one.stage.seen.live,
-        pidfd: &one.before.pidfd,
-        own: one.stage.surroundings.own,
-        uses_cuda: false,
-    });
+    let holder = |one: &'a StoppedProcess<Observed>| {
+        Ok(Holder {
+            pid: one.target.pid,
+            inner_pid: one.stage.seen.inner_pid,
+            tid: one.stage.seen.live,
+            pidfd: &one.before.pidfd,
+            copies: copies(one)?,
+            own: one.stage.surroundings.own,
+            uses_cuda: false,
+        })
+    };
+    let holders = all.iter().map(holder).collect::<Result<Vec<_>, CutError>>()?;
     let outside = Outside {
         inherited: &options.inherited,
         lose_connections: options.lose_connections,
@@ -257,7 +263,16 @@ fn reader<'a>(
     };
     let mut covered = Covered::default();
     all.iter().for_each(|one| covered.add(&one.stage.seen.mapped));
-    Ok(FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered))
+    Ok(FileReader::new(holders, outside, Look::Stopped)?.covering(covered))
+}
+
+/// Copies of all descriptors of a process, where this one cannot take them.
+fn copies(one: &StoppedProcess<Observed>) -> Result<Option<Copies>, CutError> {
+    if clone::can_take_descriptors() {
+        return Ok(None);
+    }
+    let numbers = procfs::descriptors(one.target.pid, one.stage.seen.live)?;
+    hand_over::take(&one.stage.seen.host, &one.target.area, &numbers).map(Some)
 }
 
 /// The file tables of all.

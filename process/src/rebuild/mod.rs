@@ -43,6 +43,7 @@ pub use agent::options::{RebuildOptions, Rebuilt, RebuiltMember};
 pub use agent::pages::MIN_MAPPED_LEN;
 pub use agent::rebuild_job::rebuild_job;
 pub use error::{Peer, RebuildError};
+pub use front::counted::begin_ahead;
 pub use front::dying::{self, NamedProcess};
 pub use front::ids::Ids;
 pub use front::spawn::{SpawnOptions, Spawned, spawn};

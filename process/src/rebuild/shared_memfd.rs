@@ -36,9 +36,7 @@ pub fn take(
     }
     const WHAT: &str = "filling the memory that the processes share (restart --eager does without)";
     let io = || RebuildError::io(WHAT);
-    let taken =
-        || clone::pidfd_getfd(&clone::pidfd_open(pid)?, kept_fds::of_common(job, several)).map(File::from);
-    let file = taken().map_err(io())?;
+    let file = clone::file_of(pid, kept_fds::of_common(job, several)).map_err(io())?;
     pages.fill_shared_pages(&file).map_err(RebuildError::pages(WHAT))?;
     if !pages.is_served() {
         fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;

@@ -10,6 +10,7 @@ mod check;
 mod clean_debian;
 mod closed_files;
 mod compression;
+mod containers;
 mod copies;
 mod crash;
 mod crowd;

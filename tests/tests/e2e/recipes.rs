@@ -134,7 +134,7 @@ assert rule['action'] == 'Ignore' and rule['onExitCodes']['values'] == [75]
 pod = spec['template']['spec']
 assert pod['restartPolicy'] == 'Never' and pod['terminationGracePeriodSeconds'] >= 60
 container = pod['containers'][0]
-assert container['securityContext']['seccompProfile']['type'] == 'Unconfined'
+assert container['securityContext']['seccompProfile']['type'] == 'RuntimeDefault'
 print(json.dumps(container['command']))";
     let mut reader = Command::new("/usr/bin/python3");
     let said = reader.args(["-c", read]).stdin(File::open(recipe("kubernetes.yaml"))?).output()?;

@@ -1,5 +1,6 @@
 //! What is known of descriptors while they are read, and of who has them.
 
+use crate::inject::hand_over::Copies;
 use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +16,8 @@ pub struct Holder<'a> {
     pub tid: i32,
     /// The process.
     pub pidfd: &'a OwnedFd,
+    /// Copies of its descriptors, where the agent cannot take them.
+    pub copies: Option<Copies>,
     /// The library's own connection, if it is waiting for an answer of ours.
     pub own: Option<i32>,
     /// It runs on, and the CUDA driver will give back its devices before a cut: they are left out.

@@ -32,6 +32,7 @@ mod urgent;
 
 use super::watchers::Watchers;
 use crate::cuda::uses;
+use crate::inject::hand_over;
 use crate::thread_pool;
 use found::{Found, Group, Stream};
 use holdfast_image::record::{Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, Pty};
@@ -45,6 +46,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 pub use covered::Covered;
 pub use found::{Holder, Look, Outside};
@@ -94,6 +96,9 @@ pub struct FileReader<'a> {
     watchers: OnceCell<Watchers>,
     /// What was written to them has had time to come to the other end.
     written: Cell<bool>,
+    /// A number for the description of each descriptor, by place of the process and number there, where kcmp(2) is
+    /// forbidden as well.
+    descriptions: Option<HashMap<(usize, i32), usize>>,
 }
 
 impl<'a> FileReader<'a> {
@@ -111,7 +116,9 @@ impl<'a> FileReader<'a> {
         for (place, one) in found.iter().enumerate() {
             places.entry(one.inode).or_default().push(place);
         }
+        let descriptions = holders.iter().all(|one| one.copies.is_some()).then(|| number(&holders, &found));
         Ok(FileReader {
+            descriptions: descriptions.transpose()?,
             holders,
             outside,
             look,
@@ -214,6 +221,10 @@ impl<'a> FileReader<'a> {
 
     /// The order of open file descriptions. One that was closed meanwhile has no twin.
     fn order(&self, one: &Found, two: &Found) -> Ordering {
+        if let Some(numbers) = &self.descriptions {
+            let of = |found: &Found| numbers.get(&(found.holder, found.fd));
+            return of(one).cmp(&of(two));
+        }
         let pid = |found: &Found| self.holders[found.holder].pid;
         clone::order_of_descriptions(pid(one), one.fd, pid(two), two.fd).unwrap_or(Ordering::Less)
     }
@@ -251,6 +262,32 @@ impl<'a> FileReader<'a> {
             watchers
         })
     }
+}
+
+/// Numbers for the descriptions of all descriptors, by copies of these.
+fn number(holders: &[Holder<'_>], found: &[Found]) -> io::Result<HashMap<(usize, i32), usize>> {
+    let copy = |one: &Found| {
+        let copies = holders[one.holder].copies.as_ref();
+        copies.and_then(|copies| copies.get(&one.fd)).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    };
+    let mut firsts: HashMap<(u64, u64), Vec<(&OwnedFd, usize)>> = HashMap::new();
+    let mut numbers = HashMap::new();
+    for (place, one) in found.iter().enumerate() {
+        let copy = copy(one)?;
+        let alike = firsts.entry((one.device, one.inode)).or_default();
+        let mut known = None;
+        for &(first, number) in alike.iter() {
+            if hand_over::are_one(first, copy)? {
+                known = Some(number);
+                break;
+            }
+        }
+        if known.is_none() {
+            alike.push((copy, place));
+        }
+        numbers.insert((one.holder, one.fd), known.unwrap_or(place));
+    }
+    Ok(numbers)
 }
 
 /// One descriptor. `folder`: of its process.

@@ -16,6 +16,7 @@ use holdfast_sys::procfs::{DescriptorInfo, Status};
 use holdfast_sys::{clone, fd};
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -200,8 +201,16 @@ impl FileReader<'_> {
 
     pub(super) fn take(&self, found: &Found) -> Result<OwnedFd, Obstacle> {
         let holder = &self.holders[found.holder];
-        clone::pidfd_getfd(holder.pidfd, found.fd)
-            .map_err(|error| Obstacle::of("cannot be looked into: ", &error))
+        let taken = match &holder.copies {
+            Some(copies) => copies
+                .get(&found.fd)
+                .map_or_else(|| Err(io::Error::from_raw_os_error(libc::EBADF)), |copy| copy.try_clone()),
+            None if self.look == Look::Running && !clone::can_take_descriptors() => {
+                return Err(Obstacle::Closed("is looked into in the stop only".into()));
+            }
+            None => clone::pidfd_getfd(holder.pidfd, found.fd),
+        };
+        taken.map_err(|error| Obstacle::of("cannot be looked into: ", &error))
     }
 
     /// `name`: path of a FIFO, and what its file is.

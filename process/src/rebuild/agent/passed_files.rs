@@ -1,10 +1,12 @@
 //! Descriptors for the new process, from the agent: files that the agent has open need no path in the process, which
 //! may be in other namespaces.
 //!
-//! Called by [`super::address_space`]. The process makes a pair of sockets, the agent takes one end, and the files come
-//! along with messages (SCM_RIGHTS, unix(7)). How it fails: an error of a call; the process is ended then.
+//! Called by [`super::address_space`]. The process makes a pair of sockets and the agent takes one end, or, where that
+//! is forbidden, it connects to a socket of the agent's; the files come along with messages (SCM_RIGHTS, unix(7)). How
+//! it fails: an error of a call; the process is ended then.
 
 use super::remote_calls::{Need, SeedThread};
+use crate::inject::hand_over::Meeting;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use holdfast_sys::{clone, procmem, scm};
@@ -27,20 +29,45 @@ pub fn pass(leader: SeedThread, files: &[BorrowedFd<'_>]) -> Result<Vec<u64>, Re
     }
     let io = || RebuildError::io(WHAT);
     let pid = leader.remote.tid;
-    let (theirs, other) = pair(leader)?;
-    let ours: OwnedFd =
-        clone::pidfd_open(pid).and_then(|pidfd| clone::pidfd_getfd(&pidfd, other)).map_err(io())?;
+    let (theirs, ours) = if clone::can_take_descriptors() {
+        let (theirs, other) = pair(leader)?;
+        let ours = clone::pidfd_open(pid).and_then(|pidfd| clone::pidfd_getfd(&pidfd, other)).map_err(io())?;
+        close(leader, other)?;
+        (theirs, ours)
+    } else {
+        connection(leader)?
+    };
     let mut numbers = Vec::with_capacity(files.len());
     for some in files.chunks(MANY) {
         scm::send_many(ours.as_fd(), b"f", some).map_err(io())?;
         numbers.extend(receive(leader, theirs, some.len())?);
     }
-    let mut batch = leader.batch();
-    for fd in [theirs, other] {
-        batch.call(libc::SYS_close, &[fd.cast_unsigned().into()], Need::May)?;
-    }
-    batch.finish()?;
+    close(leader, theirs)?;
     Ok(numbers)
+}
+
+fn close(leader: SeedThread, fd: i32) -> Result<(), RebuildError> {
+    let mut batch = leader.batch();
+    batch.call(libc::SYS_close, &[fd.cast_unsigned().into()], Need::May)?;
+    batch.finish().map(drop)
+}
+
+/// Has the process connect to a socket of the agent's: its number there, and the agent's end.
+fn connection(leader: SeedThread) -> Result<(i32, OwnedFd), RebuildError> {
+    let io = || RebuildError::io("connecting the new process to the agent");
+    let meeting = Meeting::new().map_err(io())?;
+    let mut batch = leader.batch();
+    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+    batch.call(libc::SYS_socket, &[libc::AF_UNIX as u64, kind, 0], Need::Must("make a socket, for", 0))?;
+    let (made, _) = batch.finish()?;
+    let socket = made.first().and_then(|&number| i32::try_from(number).ok()).unwrap_or(-1);
+    let mut batch = leader.batch();
+    let address = meeting.address();
+    batch.reserve(address.len())?;
+    let args = [socket.cast_unsigned().into(), batch.data(&address), address.len() as u64];
+    batch.row(Row::new(libc::SYS_connect, &args), Need::Must("connect to the agent, socket", args[0]));
+    batch.finish()?;
+    Ok((socket, meeting.accept(leader.remote.process).map_err(io())?))
 }
 
 /// Makes the sockets.

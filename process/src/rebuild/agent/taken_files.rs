@@ -29,8 +29,7 @@ pub struct TakenFiles<'a> {
 pub fn take(job: &Job<'_>, index: usize, pid: impl Fn(usize) -> Option<i32>) -> io::Result<File> {
     let gone = || io::Error::from_raw_os_error(libc::ESRCH);
     let (place, fd) = job.holder(index).ok_or_else(gone)?;
-    let process = clone::pidfd_open(pid(place).ok_or_else(gone)?)?;
-    clone::pidfd_getfd(&process, fd).map(File::from)
+    clone::file_of(pid(place).ok_or_else(gone)?, fd)
 }
 
 impl<'a> TakenFiles<'a> {

@@ -91,16 +91,19 @@ fn clone_all(
     chosen: bool,
 ) -> Result<(Vec<i64>, Vec<i32>), RebuildError> {
     for thread in threads {
+        let name = format!("thread {}", thread.tid);
+        if !chosen {
+            // clone(2): a container may have no clone3.
+            let row = Row::new(libc::SYS_clone, &[THREAD_FLAGS as u64]);
+            batch.row(row, Need::MustOn("create", name));
+            continue;
+        }
         batch.reserve(128)?;
         let tid = batch.data(&thread.tid.to_le_bytes());
         // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
-        let mut args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        if chosen {
-            (args[8], args[9]) = (tid, 1);
-        }
+        let args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, tid, 1, 0];
         let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
         let args = batch.data(&bytes);
-        let name = format!("thread {}", thread.tid);
         batch.row(Row::new(libc::SYS_clone3, &[args, CLONE_ARGS_LEN]), Need::MustOn("create", name));
     }
     batch.finish()

@@ -49,10 +49,9 @@ impl<'a> UnlinkedFiles<'a> {
         if about.is_empty() {
             return Ok(UnlinkedFiles { about, files: Vec::new() });
         }
-        let pidfd = clone::pidfd_open(pid).map_err(RebuildError::io("opening the new process"))?;
         let take = |(file, about): (usize, &NamelessFile)| {
-            let taken = clone::pidfd_getfd(&pidfd, kept_fds::of_unlinked(job, file));
-            taken.map(File::from).map_err(RebuildError::io(format!("taking {}", about.name)))
+            let taken = clone::file_of(pid, kept_fds::of_unlinked(job, file));
+            taken.map_err(RebuildError::io(format!("taking {}", about.name)))
         };
         Ok(UnlinkedFiles { about, files: about.iter().enumerate().map(take).collect::<Result<_, _>>()? })
     }

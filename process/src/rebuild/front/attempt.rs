@@ -1,5 +1,6 @@
 //! One way to the old ids: what it gets, and what comes of it.
 
+use super::ids::Ids;
 use crate::rebuild::new_process::child::NewProcess;
 use crate::rebuild::new_process::front_terminal::FrontTerminal;
 use holdfast_image::record::ProcessRecord;
@@ -31,8 +32,8 @@ pub struct Parts<'a> {
 
 impl Parts<'_> {
     /// Goes on as the new process.
-    pub fn become_new_process(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
+    pub fn become_new_process(self, report: OwnedFd, ids: Ids, own_user_namespace: bool) -> ! {
         let Parts { record, agent, served, terminal } = self;
-        NewProcess { record, agent, report, served, terminal, ids_chosen, own_user_namespace }.run()
+        NewProcess { record, agent, report, served, terminal, ids, own_user_namespace }.run()
     }
 }

@@ -17,6 +17,8 @@ pub enum Ids {
     Same,
     /// The same ids in a user and pid namespace of its own: any user, where namespaces are allowed.
     Namespace,
+    /// The same process ids, on this host, in the order in which the kernel gives them; other ids of threads.
+    Counted,
     /// Other ids; libholdfast shows the program the old ones.
     Virtual,
 }

@@ -2,6 +2,7 @@
 //! after the other.
 
 mod attempt;
+pub mod counted;
 pub mod dying;
 mod id_maps;
 pub mod ids;

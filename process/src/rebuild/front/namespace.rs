@@ -7,6 +7,7 @@
 //! Root needs no user namespace; nor does anybody lose rights inside one over what is his (user_namespaces(7)).
 
 use super::attempt::{Attempt, Parts};
+use super::ids::Ids;
 use super::{id_maps, last_pid};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::{self, Message};
@@ -102,7 +103,7 @@ impl Helper<'_> {
         match clone::fork_with(0, pid) {
             Ok(0) => {
                 drop(told);
-                parts.become_new_process(process, true, new_user)
+                parts.become_new_process(process, Ids::Namespace, new_user)
             }
             Ok(child) => {
                 drop((parts, process));

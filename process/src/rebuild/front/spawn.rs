@@ -7,8 +7,8 @@
 
 use super::attempt::{Attempt, Parts};
 use super::ids::{Ids, ids_in_use, wanted_ids};
-use super::last_pid;
 use super::namespace;
+use super::{counted, last_pid};
 use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, Message};
 use crate::rebuild::new_process::front_terminal::FrontTerminal;
@@ -130,7 +130,7 @@ pub fn spawn(
     record.check().map_err(RebuildError::Image)?;
     let ways: &[Ids] = match &options.ids {
         Some(one) => std::slice::from_ref(one),
-        None => &[Ids::Same, Ids::Namespace, Ids::Virtual],
+        None => &[Ids::Same, Ids::Namespace, Ids::Counted, Ids::Virtual],
     };
     let mut reasons = Vec::new();
     for &ids in ways {
@@ -142,6 +142,7 @@ pub fn spawn(
         let attempt = match ids {
             Ids::Same => same(parts, process)?,
             Ids::Namespace => namespace::enter(parts, process)?,
+            Ids::Counted => counted(parts, process)?,
             Ids::Virtual => virtual_ids(parts, process)?,
         };
         match attempt {
@@ -242,10 +243,24 @@ fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
     }
     last_pid::among_others(parts.record);
     match clone::fork_with(0, parts.record.pid) {
-        Ok(0) => parts.become_new_process(process, true, false),
+        Ok(0) => parts.become_new_process(process, Ids::Same, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {
             Ok(Attempt::Refused(format!("id {} cannot be chosen: {error}", parts.record.pid)))
+        }
+        Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
+    }
+}
+
+fn counted(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    if let Some(why) = counted::why_not(parts.record) {
+        return Ok(Attempt::Refused(why));
+    }
+    match clone::fork_when_due(parts.record.pid) {
+        Ok(0) => parts.become_new_process(process, Ids::Counted, false),
+        Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            Ok(Attempt::Refused(format!("id {} was given to another process meanwhile", parts.record.pid)))
         }
         Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
     }
@@ -265,7 +280,7 @@ fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildErr
         return Ok(Attempt::Refused("libholdfast in the program cannot show it other ids".into()));
     }
     match clone::fork_with(0, 0) {
-        Ok(0) => parts.become_new_process(process, false, false),
+        Ok(0) => parts.become_new_process(process, Ids::Virtual, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
         Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
     }

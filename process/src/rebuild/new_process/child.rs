@@ -12,6 +12,7 @@ use super::front_terminal::FrontTerminal;
 use super::missing_folders::MissingFolders;
 use super::open::raise;
 use crate::rebuild::error::{Peer, RebuildError};
+use crate::rebuild::front::ids::Ids;
 use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
 use crate::rebuild::job::{Job, Member};
 use crate::rebuild::paths::{Opener, explain};
@@ -37,8 +38,8 @@ pub struct NewProcess<'a> {
     pub served: Option<OwnedFd>,
     /// What the front has.
     pub terminal: FrontTerminal,
-    /// The ids of its threads can be chosen.
-    pub ids_chosen: bool,
+    /// How it has got its id.
+    pub ids: Ids,
     /// It is in a user namespace of its own, and must keep one capability over the exec.
     pub own_user_namespace: bool,
 }
@@ -89,6 +90,7 @@ impl NewProcess<'_> {
         signals::set_mask(!signals::bit(libc::SIGCHLD)); // see `fork_tree`
         attributes::allow_tracing();
         let plan = fork_plan::plan(job.record).map_err(RebuildError::Image)?;
+        let plan = if self.ids == Ids::Counted { plan.by_id() } else { plan };
         self.keep_clocks_forward();
         attributes::umask(0o077);
         let folders = MissingFolders::make(job)?;
@@ -104,7 +106,7 @@ impl NewProcess<'_> {
         for note in folders.keep() {
             handshake::send(&self.report, &Message::Note(note));
         }
-        let tree = ForkTree::new(job, &plan, &self.report)?;
+        let tree = ForkTree::new(job, &plan, self.ids, &self.report)?;
         let index = tree.make(
             &plan,
             || self.make_session(),
@@ -138,7 +140,7 @@ impl NewProcess<'_> {
         }
         let ready = ReadyMessage {
             inner_pid: attributes::own_pid(),
-            ids_chosen: self.ids_chosen,
+            ids_chosen: matches!(self.ids, Ids::Same | Ids::Namespace),
             drop_capabilities: self.own_user_namespace,
         };
         scm::send(self.agent.as_fd(), &ready.to_bytes(), None)

@@ -9,6 +9,7 @@
 //! zombie leaves no pending signal, which would survive the exec (kernel/signal.c, sig_ignored).
 
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::front::ids::Ids;
 use crate::rebuild::handshake;
 use crate::rebuild::job::Job;
 use holdfast_image::bytes::Name;
@@ -34,6 +35,8 @@ pub struct ForkTree<'a> {
     report: &'a OwnedFd,
     /// Ids that only one process may have.
     taken: BTreeSet<i32>,
+    /// Of all processes, where each is made when it is the turn of its id.
+    turns: Option<BTreeSet<i32>>,
     /// End of file: all are in their places.
     all_placed: OwnedFd,
     unfinished: OwnedFd,
@@ -44,11 +47,17 @@ impl<'a> ForkTree<'a> {
     ///
     /// # Errors
     /// EMFILE.
-    pub fn new(job: &Job<'_>, plan: &Birth, report: &'a OwnedFd) -> Result<ForkTree<'a>, RebuildError> {
+    pub fn new(
+        job: &Job<'_>,
+        plan: &Birth,
+        ids: Ids,
+        report: &'a OwnedFd,
+    ) -> Result<ForkTree<'a>, RebuildError> {
         let threads = job.record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
         let taken = plan.all().iter().map(|planned| planned.pid).chain(threads).collect();
         let (all_placed, unfinished) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
-        Ok(ForkTree { report, taken, all_placed, unfinished })
+        let turns = (ids == Ids::Counted).then(|| plan.all().iter().map(|planned| planned.pid).collect());
+        Ok(ForkTree { report, taken, turns, all_placed, unfinished })
     }
 
     /// Makes all others and returns in each process that shall execute, with its place in the job. `settle` gives the
@@ -133,7 +142,11 @@ impl<'a> ForkTree<'a> {
     /// Forks one; 0 in it.
     fn fork(&self, child: &Birth) -> Result<i32, RebuildError> {
         loop {
-            let pid = clone::fork_with(0, child.pid).map_err(|error| {
+            let forked = match &self.turns {
+                Some(turns) => wait_for_turn(turns, child.pid).and_then(|()| clone::fork_when_due(child.pid)),
+                None => clone::fork_with(0, child.pid),
+            };
+            let pid = forked.map_err(|error| {
                 // The front may try another way to the ids.
                 let name = if child.pid == 0 { "of a helper".to_owned() } else { child.pid.to_string() };
                 RebuildError::Ids(format!("id {name} cannot be chosen: {error}"))
@@ -156,6 +169,19 @@ impl<'a> ForkTree<'a> {
             return Ok(pid);
         }
     }
+}
+
+/// Waits until the process with the id before this one is there: it may be another process's child.
+fn wait_for_turn(turns: &BTreeSet<i32>, pid: i32) -> io::Result<()> {
+    let Some(before) = turns.range(..pid).next_back() else { return Ok(()) };
+    let begun = Instant::now();
+    while !fs::exists(format!("/proc/{before}"))? {
+        if begun.elapsed() > GROUP_LIMIT {
+            return Err(io::Error::other(format!("process {before} was not made in time")));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// A session or group of its own.
