@@ -131,8 +131,8 @@ fn filters(status: &Status) -> Option<i64> {
 }
 
 /// How many the host (a container) has put over the agent. Filters are inherited and cannot be taken away, and the
-/// agent comes from where the program comes from: a thread with as many has these very filters. They are neither saved nor
-/// made again: the restarted program is under those of its new host.
+/// agent comes from where the program comes from: a thread with as many has these very filters. They are neither saved
+/// nor made again: the restarted program is under those of its new host.
 fn of_the_host() -> i64 {
     static COUNT: OnceLock<i64> = OnceLock::new();
     let own = attributes::own_pid();

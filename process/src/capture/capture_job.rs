@@ -17,7 +17,7 @@ use crate::capture::written_files::{self, Unsaved};
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
 use crate::freeze::engine::{self, CutMemory, Scene};
-use crate::inject::hand_over::{self, Copies};
+use crate::inject::copied_files::{self, Copies};
 use crate::job::prepare::Before;
 use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
 use crate::job::target::Target;
@@ -272,7 +272,7 @@ fn copies(one: &StoppedProcess<Observed>) -> Result<Option<Copies>, CutError> {
         return Ok(None);
     }
     let numbers = procfs::descriptors(one.target.pid, one.stage.seen.live)?;
-    hand_over::take(&one.stage.seen.host, &one.target.area, &numbers).map(Some)
+    copied_files::take(&one.stage.seen.host, &one.target.area, &numbers).map(Some)
 }
 
 /// The file tables of all.

@@ -4,15 +4,15 @@
 //! * [`frame`]: the signal frame that takes the thread back if the agent dies in the middle.
 //! * [`vdso_call`]: the first calls in a process that has no memory for the stub.
 //! * [`live_thread`]: running one table in one thread and reading the results.
-//! * [`hand_over`]: descriptors of the process, sent to the agent.
+//! * [`copied_files`]: descriptors of the process, sent to the agent.
 //! * [`remote_thread`]: what these have in common with the calls of a restart: the loop that waits for the end.
 //!
 //! Called by the cut (`freeze`, `capture`) and by the restart (`rebuild`). What must hold: the thread is in a ptrace
 //! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] are used by nothing else.
 
 pub mod area;
+pub mod copied_files;
 pub mod frame;
-pub mod hand_over;
 pub mod live_thread;
 pub mod remote_thread;
 pub mod stub;

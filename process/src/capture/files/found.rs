@@ -1,6 +1,6 @@
 //! What is known of descriptors while they are read, and of who has them.
 
-use crate::inject::hand_over::Copies;
+use crate::inject::copied_files::Copies;
 use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
 use std::net::{IpAddr, SocketAddr};

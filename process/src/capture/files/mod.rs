@@ -32,7 +32,7 @@ mod urgent;
 
 use super::watchers::Watchers;
 use crate::cuda::uses;
-use crate::inject::hand_over;
+use crate::inject::copied_files;
 use crate::thread_pool;
 use found::{Found, Group, Stream};
 use holdfast_image::record::{Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, Pty};
@@ -277,7 +277,7 @@ fn number(holders: &[Holder<'_>], found: &[Found]) -> io::Result<HashMap<(usize,
         let alike = firsts.entry((one.device, one.inode)).or_default();
         let mut known = None;
         for &(first, number) in alike.iter() {
-            if hand_over::are_one(first, copy)? {
+            if copied_files::are_one(first, copy)? {
                 known = Some(number);
                 break;
             }

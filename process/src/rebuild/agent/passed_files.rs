@@ -6,7 +6,7 @@
 //! it fails: an error of a call; the process is ended then.
 
 use super::remote_calls::{Need, SeedThread};
-use crate::inject::hand_over::Meeting;
+use crate::inject::copied_files::Meeting;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use holdfast_sys::{clone, procmem, scm};

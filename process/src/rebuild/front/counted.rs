@@ -1,4 +1,4 @@
-//! The same ids for processes where nobody may choose them and no namespaces can be made, as in a container with the
+//! The same ids for processes where they cannot be chosen and no namespaces can be made, as in a container with the
 //! default filter: the kernel gives ids one after the other (kernel/pid.c, alloc_pid), so each process is made when it
 //! is its turn. Threads get other ids, which libholdfast shows as the old ones.
 //!
@@ -62,7 +62,7 @@ pub fn why_not(record: &ProcessRecord) -> Option<String> {
     None
 }
 
-/// Whether somebody would have to be made before one with a smaller id.
+/// Whether a process would have to be made before one with a smaller id.
 fn out_of_order(plan: &Birth) -> Option<String> {
     if matches!(plan.who, Who::Helper) || plan.pid == 0 {
         return Some("a process that is gone led a session or group of it".into());

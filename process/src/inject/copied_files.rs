@@ -122,7 +122,7 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// At a name that nobody knows.
+    /// At a name by chance.
     ///
     /// # Errors
     /// As bind(2).
@@ -139,7 +139,7 @@ impl Meeting {
         [&family[..], &[0], self.name.as_bytes()].concat()
     }
 
-    /// The connection of this process, which has connected. Whoever else has is not listened to.
+    /// The connection of this process, which has connected. Others that have are not listened to.
     ///
     /// # Errors
     /// EAGAIN: it has not.
@@ -162,8 +162,8 @@ pub fn are_one(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
     use std::os::fd::AsRawFd;
     // Linux 6.10, include/uapi/linux/fcntl.h.
     const F_DUPFD_QUERY: i32 = 1024 + 3;
-    // include/uapi/asm-generic/fcntl.h: the signal of a description that is told of input. Nobody else is running who
-    // has it, and it is put back at once.
+    // include/uapi/asm-generic/fcntl.h: the signal of a description that is told of input. No process that
+    // has it runs now, and it is put back at once.
     const F_SETSIG: i32 = 10;
     const F_GETSIG: i32 = 11;
     match fd::fcntl(one.as_fd(), F_DUPFD_QUERY, other.as_raw_fd().into()) {
