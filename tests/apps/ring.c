@@ -1,5 +1,6 @@
 /* A self-checking MPI program: messages round a ring, large and small, reductions, a broadcast, an exchange of all with
- * all. Rank 0 prints one line per turn. `ring [TURNS]` */
+ * all. Rank 0 prints one line per turn, and at half of them waits for FILE, if there is to be one.
+ * `ring [TURNS [FILE]]` */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     check(size <= 64, "size", 0);
     for (int turn = 0; turn < turns; turn++) {
+        while (rank == 0 && turn == turns / 2 && argc > 2 && access(argv[2], F_OK) != 0) usleep(10000);
         round_the_ring(turn);
         long sum = reduce(turn);
         if (rank != 0) continue;

@@ -30,7 +30,8 @@ fn life(bed: &Bed, script: &str) -> Result<Ended> {
     bed.output(container, PATIENCE)
 }
 
-/// Runs `command` (a shell's words) until `out` has `lines` lines, stops it, and lets a second container end it.
+/// Runs `command` (a shell's words) until `out` has `lines` lines, stops it, and lets a second container end it. It
+/// does not end before there is a file `go`.
 fn moves(bed: &Bed, command: &str, lines: usize) -> Result<String> {
     let first = life(
         bed,
@@ -41,7 +42,7 @@ fn moves(bed: &Bed, command: &str, lines: usize) -> Result<String> {
         ),
     )?;
     ensure!(first.code() == 0, "status {}: {}{}", first.code(), first.stdout, first.stderr);
-    let second = life(bed, "$H restart j --stdio keep")?;
+    let second = life(bed, "touch go; $H restart j --stdio keep")?;
     ensure!(second.code() == 0, "status {}: {}{}", second.code(), second.stdout, second.stderr);
     Ok(bed.text("out"))
 }
@@ -58,7 +59,8 @@ fn is_here(program: &str) -> bool {
 #[test]
 fn a_pipeline_moves_to_a_second_container() {
     each_user_by_root(|bed| {
-        let command = "bash -c 'seq 1 60 | while read x; do echo $x; sleep 0.02; done'";
+        let command = "bash -c 'seq 1 60 | while read x; do echo $x; [ $x = 30 ] && \
+                       until [ -e go ]; do sleep 0.02; done; sleep 0.01; done'";
         let all: String = (1..=60).map(|n| format!("{n}\n")).collect();
         let out = moves(bed, command, 20)?;
         ensure!(out == all, "{out}");
@@ -87,7 +89,8 @@ for i in range(60):
     here.send(b'%d' % i); turn.release()
     found = base.execute('select sum(x), count(*) from t').fetchone()
     print(found, there.recv(8), os.lseek(memory, 0, 1), len(ids), flush=True)
-    time.sleep(0.02)
+    while i == 30 and not os.path.exists('go'):
+        time.sleep(0.01)
 ";
     each_user_by_root(|bed| {
         fs::write(bed.work().join("program.py"), PROGRAM)?;
@@ -131,7 +134,7 @@ fn an_mpi_job_moves_to_a_second_container() {
         let mut compiler = Command::new("mpicc");
         compiler.arg("-O2").arg("-o").arg(bed.work().join("ring")).arg(source);
         ensure!(compiler.status().context("mpicc")?.success());
-        let out = moves(bed, "mpirun --allow-run-as-root --oversubscribe -np 2 ./ring 60", 20)?;
+        let out = moves(bed, "mpirun --allow-run-as-root --oversubscribe -np 2 ./ring 60 go", 20)?;
         ensure!(out.lines().count() == 61 && out.ends_with("PASS\n"), "{out}");
         Ok(())
     });
