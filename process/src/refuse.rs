@@ -31,10 +31,9 @@ pub const IO_URING: &str = "io_uring is not supported, and this program has a ri
 many programs can be told to do without (Node.js: UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: \
 io_method=worker)";
 
-/// The connection of a program that checkpoints itself, a buffer of its server, and the server.
-pub const OBJECTS: &str = "it belongs to a set of objects that is open (holdfast.h, VELOC): what the server \
-(holdfast serve) has stored since would not be undone by a restart; close the set before a checkpoint \
-(holdfast_close, VELOC_Finalize), or run the program without `holdfast run`";
+/// An open buffer of a server of objects: a client has them mapped, and open only while it maps one.
+pub const OBJECTS: &str = "a buffer of a server of objects (holdfast serve), which a program has open only for a \
+moment: the server itself is not supported in a job, start it outside or leave that to the program";
 
 /// Whether this is a buffer of a server of objects, or another file of its folder.
 pub fn is_of_objects(path: &[u8]) -> bool {

@@ -65,6 +65,8 @@ pub(super) struct Opening<'a> {
     tiers: &'a [String],
     keep: Option<u64>,
     run: Option<u64>,
+    /// The highest version that it has put in that run.
+    highest: Option<u64>,
 }
 
 /// What it gets.
@@ -238,7 +240,11 @@ impl Server {
         set.keep = opening.keep.or(set.keep);
         set.opened.insert(opening.rank);
         set.clients.insert(*clients, socket);
-        Ok(Opened { client: *clients, run: set.run })
+        let run = set.run;
+        if opening.run.is_some() {
+            state.undo(opening.set, opening.rank, (run, opening.highest));
+        }
+        Ok(Opened { client: *clients, run })
     }
 
     /// What the runs of ranks that have ended have shown is kept, or that of all.
@@ -340,6 +346,7 @@ impl Server {
                 tiers: &[],
                 keep: None,
                 run: None,
+                highest: None,
             };
             self.load(&table.set, table.rank)?;
             self.begin(&opening)?;

@@ -105,10 +105,10 @@ fn open<'a>(
     request: Request,
 ) -> Result<(u64, Session<'a>), String> {
     request.check()?;
-    let Request::Open { set, rank, ranks, tiers, keep, run, .. } = request else {
+    let Request::Open { set, rank, ranks, tiers, keep, run, highest, .. } = request else {
         return Err("a client begins by opening a set of objects".into());
     };
-    let opening = Opening { set: &set, rank, ranks, tiers: &tiers, keep, run };
+    let opening = Opening { set: &set, rank, ranks, tiers: &tiers, keep, run, highest };
     let opened = server.open(&opening, Arc::clone(socket)).map_err(|failure: Failure| failure.message)?;
     if let Ok(peer) = unix_socket::peer(socket.as_fd()) {
         server.begin_course(&set, rank, peer.pid);

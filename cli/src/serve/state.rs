@@ -432,6 +432,18 @@ impl State {
         self.retire_more();
     }
 
+    /// A rank goes on with a run in which it has put no version above this one: those above it were put after the
+    /// image from which it was restarted.
+    pub fn undo(&mut self, set: &str, rank: u32, (run, highest): (u64, Option<u64>)) {
+        let Some(set) = self.sets.get_mut(set) else { return };
+        let first = highest.map_or(0, |highest| highest.saturating_add(1));
+        let above = set.versions.range_mut((first, 0)..).filter(|((_, of), _)| *of == run);
+        // They are offered no longer, though a copy of one may still be under way.
+        let above: Vec<SegmentId> = above.filter_map(|(_, parts)| parts.remove(&rank)).collect();
+        set.versions.retain(|_, parts| !parts.is_empty());
+        above.into_iter().for_each(|segment| self.retire(segment));
+    }
+
     /// Gives up what could not be given up before.
     pub fn retire_more(&mut self) {
         for segment in self.retiring.clone() {

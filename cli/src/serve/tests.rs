@@ -5,6 +5,7 @@ mod ensemble;
 mod fetching;
 mod groups;
 mod hints;
+mod restarted;
 
 use super::buffers::Buffers;
 use super::state::{MEMORY, State};
@@ -63,13 +64,18 @@ impl World {
     }
 
     fn client(&self, rank: u32, ranks: u32) -> Client {
+        self.going_on(rank, ranks, None, None)
+    }
+
+    /// A client that goes on with a run.
+    fn going_on(&self, rank: u32, ranks: u32, run: Option<u64>, highest: Option<u64>) -> Client {
         let (own, theirs) = holdfast_sys::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
         let server = Arc::clone(&self.server);
         thread::spawn(move || session::serve(&server, theirs));
         let mut client = Client { socket: own, rank, ranks, run: 0, files: BTreeMap::new() };
         let (protocol, set) = (PROTOCOL, "set".to_owned());
-        let open =
-            Request::Open { protocol, set, rank, ranks, tiers: Vec::new(), keep: self.keep, run: None };
+        let (tiers, keep) = (Vec::new(), self.keep);
+        let open = Request::Open { protocol, set, rank, ranks, tiers, keep, run, highest };
         match client.ask(&open) {
             Answer::Opened { run } => client.run = run,
             other => panic!("{other:?}"),

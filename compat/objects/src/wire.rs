@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Version of these messages and of the layout of buffers.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Longest message, bytes.
 pub const MAX_LEN: usize = 16 << 10;
@@ -64,6 +64,9 @@ pub enum Request {
         /// The run that this client is of already, where its server has died: it goes on with that run. `None`: a
         /// client that begins.
         run: Option<u64>,
+        /// The highest number of a version that it has put in that run. Higher ones were put after an image from which
+        /// it was restarted since: they go.
+        highest: Option<u64>,
     },
     /// Room for a version: [`Answer::Buffer`]. A version of this rank that is there already is replaced by what is
     /// [`Request::Put`]: by a program that was started again, or by a client whose server died in a put and which does

@@ -53,8 +53,9 @@ pub enum Kind {
     SystemV,
     /// Shared memory without a name.
     SharedAnonymous,
-    /// A database of nscd or SSSD, in a client: in the image as private memory ([`super::name_caches`]).
-    NameCache,
+    /// What a server has given to its client, who does without where the server has gone: a database of nscd or SSSD
+    /// ([`super::name_caches`]), a buffer of a server of objects (`compat/objects`). In the image as private memory.
+    Served,
 }
 
 /// A mapping, understood.
@@ -132,7 +133,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
         return Err("memory with a protection key (pkey_mprotect) is not supported".into());
     }
     if name_caches::is_of_client(mapping, mapping.prot & 2 != 0 || has("mw")) {
-        return Ok(Kind::NameCache);
+        return Ok(Kind::Served);
     }
     if !mapping.shared {
         return Ok(match name.first() {
@@ -158,7 +159,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
         return Err(refuse::CALLED_DELETED.into());
     }
     if refuse::is_of_objects(name) {
-        return Err(refuse::OBJECTS.into());
+        return Ok(Kind::Served);
     }
     if name.ends_with(b" (deleted)") {
         // What the kernel makes for itself is named like a deleted file in the root folder: /[aio], /secretmem, /i915.
@@ -242,8 +243,13 @@ fn shared<'a>(all: &'a [Mapped], objects: &mut SharedPages) -> Vec<(&'a Mapping,
 
 /// Refuses shared memory that is too large to be copied inside a stop.
 pub fn refuse_large(all: &[Mapped]) -> Vec<Refusal> {
+    let served = all.iter().filter(|mapped| mapped.kind == Kind::Served).map(|mapped| {
+        let mapping = &mapped.mapping;
+        (mapping, PageRun::between(Addr(mapping.start), Addr(mapping.end)))
+    });
     shared(all, &mut SharedPages::default())
         .into_iter()
+        .chain(served)
         .filter(|(_, run)| run.pages.bytes() > SHARED_LIMIT)
         .map(|(mapping, run)| {
             let reason = format!(
@@ -266,7 +272,7 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
             Some("in shared memory")
         }
         Kind::PrivateFile => Some("in a private mapping of a file"),
-        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge | Kind::NameCache => None,
+        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge | Kind::Served => None,
     };
     let refused = |mapped: &Mapped| {
         let (mapping, place, mut found) = (&mapped.mapping, place(mapped.kind)?, None);
@@ -302,14 +308,16 @@ pub fn save_shared(
             procmem::read(tid, run.start.0, buffer).or_else(|_| memory.read(run.start.0, buffer))
         })?;
     }
-    let caches = all.iter().filter(|mapped| mapped.kind == Kind::NameCache).map(|mapped| &mapped.mapping);
-    for mapping in caches {
+    let served = all.iter().filter(|mapped| mapped.kind == Kind::Served).map(|mapped| &mapped.mapping);
+    for mapping in served {
         let end = readable_end(memory, mapping.start, mapping.end);
         let run = PageRun::between(Addr(mapping.start), Addr(end));
         if run.pages.0 > 0 {
             saved.add(run, |buffer| {
                 memory.read(run.start.0, buffer)?;
-                name_caches::mark(mapping, buffer);
+                if !refuse::is_of_objects(&mapping.name) {
+                    name_caches::mark(mapping, buffer);
+                }
                 Ok(())
             })?;
         }

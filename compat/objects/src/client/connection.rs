@@ -33,6 +33,8 @@ pub(super) struct Connection {
     pub session: u64,
     /// The run that the server has said.
     pub run: Option<u64>,
+    /// The highest number of a version that was put since the set was opened.
+    pub highest: Option<u64>,
     /// How long an answer is waited for.
     pub patience: Duration,
     /// Buffers that neither a put nor a restore uses, by number.
@@ -86,6 +88,7 @@ impl Connection {
             socket: None,
             session: 0,
             run: None,
+            highest: None,
             patience: Duration::from_secs(said.unwrap_or(WAIT_S)),
             buffers: BTreeMap::new(),
             awaits: false,
@@ -103,7 +106,8 @@ impl Connection {
 
     fn open_request(&self) -> Request {
         let ClientOptions { set, rank, ranks, tiers, keep, .. } = self.options.clone();
-        Request::Open { protocol: wire::PROTOCOL, set, rank, ranks, tiers, keep, run: self.run }
+        let (run, highest) = (self.run, self.highest);
+        Request::Open { protocol: wire::PROTOCOL, set, rank, ranks, tiers, keep, run, highest }
     }
 
     pub(super) fn path(&self) -> PathBuf {

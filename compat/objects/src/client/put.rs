@@ -199,6 +199,7 @@ impl Put {
             match sent {
                 Ok(()) => {
                     connection.await_ahead();
+                    connection.highest = connection.highest.max(Some(self.version()));
                     break;
                 }
                 // Whether the next server found this buffer is not known: it gets one that replaces it.

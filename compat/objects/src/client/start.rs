@@ -25,6 +25,9 @@ const TRIES: u32 = 8;
 const OTHERS: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// What `holdfast run` sets for the processes of a job (`abi/src/environment.rs`).
+const OF_JOB: [&str; 3] = ["LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY"];
+
 /// Where the binary is, if not said: what the environment variable says, beside this library, in PATH.
 pub const BINARY_VARIABLE: &str = "HOLDFAST_BIN";
 
@@ -125,8 +128,8 @@ fn try_connect(socket: &Path) -> Result<Option<OwnedFd>, Error> {
 fn start(binary: &Path, store: &Path) -> io::Result<Option<OwnedFd>> {
     let null = || File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
-    // What is preloaded into the program is not for the server.
-    let kept = std::env::vars_os().filter(|(name, _)| name != "LD_PRELOAD");
+    // What is preloaded into the program is not for the server, which is no process of its job either.
+    let kept = std::env::vars_os().filter(|(name, _)| !OF_JOB.iter().any(|of_job| name == of_job));
     let joined = |(name, value): (OsString, OsString)| {
         let mut pair = name;
         pair.push("=");

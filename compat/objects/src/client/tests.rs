@@ -417,6 +417,25 @@ fn a_server_that_dies_costs_nothing_that_was_put() {
     );
 }
 
+#[test]
+fn a_server_is_told_how_far_its_client_has_got() {
+    let (bed, mut client) = bed("far");
+    for version in [5, 3] {
+        put(&mut client, version, &some()).unwrap();
+    }
+    client.is_finished().unwrap();
+    // As after a restart from an image: the other end has gone.
+    bed.server.lock().unwrap().recover();
+    client.connection.socket = None;
+    client.is_finished().unwrap();
+    let server = bed.server.lock().unwrap();
+    let told = server.requests.iter().filter_map(|request| match request {
+        Request::Open { run, highest, .. } => Some((*run, *highest)),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(None, None), (Some(7), Some(5))]);
+}
+
 /// The kernel closes what a killed process has open in no order that a client could rely on: when the store's lock is
 /// free, and the next server has looked at all buffers, a connection may still take messages, which none reads.
 #[test]

@@ -125,7 +125,7 @@ impl FileReader<'_> {
             return Err("a POSIX message queue is not supported".into());
         }
         if refuse::is_of_objects(&found.target) {
-            return Err(refuse::OBJECTS.into());
+            return Err(Obstacle::Passing(refuse::OBJECTS.into()));
         }
         let mut path = found.target.clone();
         if path.first() != Some(&b'/') {

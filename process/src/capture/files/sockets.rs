@@ -9,7 +9,6 @@ use super::socket_options::options;
 use super::urgent::{self, Waiting};
 use super::{FileReader, Found, Look, Obstacle, shut, socket_files};
 use crate::capture::name_caches;
-use crate::refuse;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::{self, UnixSocket};
@@ -60,6 +59,10 @@ impl FileReader<'_> {
             // The library notices that the other end is closed.
             (Some(_), None) if peer_of(taken).is_ok_and(|peer| name_caches::is_server(&peer.0)) => {
                 return self.pair(taken, found.inode, socket_type, &kernel);
+            }
+            // As a client of objects sees that its server has gone: it asks another one, and for all again.
+            (Some(_), None) if leads_to_objects(taken) => {
+                return self.pair_with(taken, found.inode, socket_type, &kernel, Waiting::default());
             }
             // Closed by its process: what it has sent can still be read.
             (Some(0), _) if kernel.ended && !is_datagram => {
@@ -136,11 +139,23 @@ impl FileReader<'_> {
         socket_type: i32,
         kernel: &UnixSocket,
     ) -> Result<Object, Obstacle> {
+        let waiting = self.data(taken, (libc::AF_UNIX, socket_type))?;
+        self.pair_with(taken, number, socket_type, kernel, waiting)
+    }
+
+    /// The same, with this to be read.
+    fn pair_with(
+        &self,
+        taken: &OwnedFd,
+        number: u64,
+        socket_type: i32,
+        kernel: &UnixSocket,
+        Waiting { data, senders, marks }: Waiting,
+    ) -> Result<Object, Obstacle> {
         if filter(taken)?.is_some() {
             return Err("a filter of a socket pair is not supported".into());
         }
         let option = |option| fd::socket_option(taken.as_fd(), option).unwrap_or(0).cast_unsigned();
-        let Waiting { data, senders, marks } = self.data(taken, (libc::AF_UNIX, socket_type))?;
         Ok(Object::SocketPair {
             pair: number,
             socket_type: socket_type.cast_unsigned(),
@@ -315,12 +330,13 @@ fn is_server_of_objects(path: &[u8]) -> bool {
     path.ends_with(b"/objects/serve.sock")
 }
 
+/// Whether it is a client's connection there. The path of the other end lies behind two bytes of the family.
+fn leads_to_objects(socket: &OwnedFd) -> bool {
+    peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects))
+}
+
 /// How a socket is refused.
 pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
-    // The path of a unix socket's other end lies behind two bytes of the family.
-    if peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects)) {
-        return refuse::OBJECTS.into();
-    }
     let what = describe(socket, inode);
     let remedy =
         if what.starts_with("netlink") { ": close it before a checkpoint, or do without" } else { "" };
