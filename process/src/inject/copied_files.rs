@@ -10,12 +10,12 @@ use super::live_thread::{BUFFERS, LiveThread};
 use super::stub::Row;
 use crate::error::CutError;
 use holdfast_image::record::InjectArea;
-use holdfast_sys::{poll, procmem, scm, unix_socket};
+use holdfast_sys::{fd, poll, procmem, scm, unix_socket};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
@@ -158,19 +158,20 @@ impl Meeting {
 /// # Errors
 /// Neither way tells.
 pub fn are_one(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
-    use holdfast_sys::fd;
-    use std::os::fd::AsRawFd;
     // Linux 6.10, include/uapi/linux/fcntl.h.
     const F_DUPFD_QUERY: i32 = 1024 + 3;
-    // include/uapi/asm-generic/fcntl.h: the signal of a description that is told of input. No process that
-    // has it runs now, and it is put back at once.
+    match fd::fcntl(one.as_fd(), F_DUPFD_QUERY, other.as_raw_fd().into()) {
+        Ok(answer) => Ok(answer == 1),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => by_mark(one, other),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same on older kernels: a mark on the one is seen on the other. The mark is the signal of a description that is
+/// told of input (include/uapi/asm-generic/fcntl.h). No process that has it runs now, and it is put back at once.
+fn by_mark(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
     const F_SETSIG: i32 = 10;
     const F_GETSIG: i32 = 11;
-    match fd::fcntl(one.as_fd(), F_DUPFD_QUERY, other.as_raw_fd().into()) {
-        Ok(answer) => return Ok(answer == 1),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-        Err(error) => return Err(error),
-    }
     let signal_of = |which: &OwnedFd| fd::fcntl(which.as_fd(), F_GETSIG, 0);
     let (before, of_other) = (signal_of(one)?, signal_of(other)?);
     let mark = (1..64).rev().find(|mark| ![before, of_other].contains(mark)).unwrap_or(1);
@@ -178,4 +179,38 @@ pub fn are_one(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
     let seen = signal_of(other);
     fd::fcntl(one.as_fd(), F_SETSIG, before.into())?;
     Ok(seen? == mark)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_description_is_told_from_its_twin_both_ways_and_left_as_it_was() {
+        let open = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let (one, twin) = (open(), open());
+        let copy = one.try_clone().unwrap();
+        for way in [are_one, by_mark] {
+            assert!(way(&one, &copy).unwrap());
+            assert!(!way(&one, &twin).unwrap());
+        }
+        const F_GETSIG: i32 = 11;
+        assert_eq!(fd::fcntl(one.as_fd(), F_GETSIG, 0).unwrap(), 0);
+    }
+
+    #[test]
+    fn only_the_process_that_was_asked_is_listened_to() {
+        let meeting = Meeting::new().unwrap();
+        let connect = || {
+            let address = SocketAddr::from_abstract_name(&meeting.name).unwrap();
+            std::os::unix::net::UnixStream::connect_addr(&address).unwrap()
+        };
+        let _stranger = connect();
+        let error = meeting.accept(1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "process 1 has not connected");
+        let _own = connect();
+        meeting.accept(std::process::id().cast_signed()).unwrap();
+    }
 }
