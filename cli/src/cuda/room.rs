@@ -227,7 +227,9 @@ mod tests {
     #[test]
     fn only_devices_that_are_used_are_too_full() {
         let rooms = [room(0, 1), room(1, 5000)];
-        assert!(too_full(&rooms, &[0], 0).unwrap().contains("64.0 MiB are needed for the driver's checkpoint"));
+        assert!(
+            too_full(&rooms, &[0], 0).unwrap().contains("64.0 MiB are needed for the driver's checkpoint")
+        );
         assert!(too_full(&rooms, &[], 0).is_some() && too_full(&rooms, &[0, 1], 0).is_some());
         assert_eq!(too_full(&rooms, &[1], 0), None);
         assert_eq!(too_full(&rooms, &[0], 63 * MIB), None);
