@@ -180,6 +180,9 @@ fn a_program_that_holdfast_has_not_started_is_told_so() {
     plain_job::as_user(|bed| {
         let mut alone = bed.command(Path::new("/bin/sleep")).arg("600").spawn()?;
         let pid = alone.id().to_string();
+        // What makes it another user's executes it.
+        let name = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        bed.until("the program", PATIENCE, || name() == "sleep\n")?;
         let check = bed.say(&["check", &pid])?;
         let said =
             check.stdout.contains("libholdfast is not loaded: the program was not started by `holdfast run`");
