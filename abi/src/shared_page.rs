@@ -37,7 +37,9 @@ pub struct SharedPage {
     /// Library: number of successful calls of `landlock_restrict_self`: as long as it is 0, the process has made no
     /// Landlock domain through the C library.
     pub landlock: u64,
-    reserved_0: [u64; 53],
+    /// Library: address of the C library's variable `environ`; 0: of an image that an older version made.
+    pub environ: u64,
+    reserved_0: [u64; 52],
     /// Agent: number of entries of `id_table`.
     pub id_count: u64,
     /// Agent: ids of processes and threads.
@@ -135,6 +137,7 @@ offsets! { SharedPage {
     GUARD_AREA = guard_area;
     CUDA_AREA = cuda_area;
     LANDLOCK = landlock;
+    ENVIRON = environ;
     ID_COUNT = id_count;
     ID_TABLE = id_table;
     SEGMENT_COUNT = segment_count;
@@ -233,6 +236,8 @@ mod tests {
             (SharedPage::SOCKET_PATH_LEN, 512),
             (SharedPage::GUARD_AREA, 576),
             (SharedPage::CUDA_AREA, 584),
+            (SharedPage::LANDLOCK, 592),
+            (SharedPage::ENVIRON, 600),
             (SharedPage::ID_COUNT, 1024),
             (SharedPage::ID_TABLE, 1032),
             (SharedPage::ID_MAX, 4096),

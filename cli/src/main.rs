@@ -46,6 +46,7 @@ mod serve;
 mod settings;
 mod table;
 mod tiers;
+mod user_command;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};

@@ -67,6 +67,11 @@ pub fn environment() -> *const *const c_char {
     unsafe { (&raw const environ).read_volatile() }
 }
 
+/// Where the variable `environ` is, as the program has it: an executable may have a copy of its own (R_X86_64_COPY).
+pub fn environ_address() -> u64 {
+    (&raw const environ).addr() as u64
+}
+
 /// Puts another array in its place.
 ///
 /// # Safety

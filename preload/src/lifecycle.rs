@@ -68,6 +68,7 @@ fn attach() -> (&'static str, c_int) {
     if !shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, socket.to_bytes()) {
         return ("HOLDFAST_SOCKET is longer than 511 bytes", 0);
     }
+    shared::word(SharedPage::ENVIRON).store(host::environ_address(), Relaxed);
     shared::word(SharedPage::MAGIC).store(u64::from_le_bytes(SharedPage::MAGIC_BYTES), Relaxed);
     let failed = match area::reserve() {
         None => Some(("no room for the agent could be reserved", 0)),

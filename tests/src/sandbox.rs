@@ -318,7 +318,7 @@ impl Bed {
 
     /// Waits until the job runs; returns the program's pid. `None`: `front` ended before.
     pub fn wait_live(&self, job: &str, front: &mut Child) -> Result<Option<i32>> {
-        let end = Instant::now() + PATIENCE;
+        let (end, mut pause) = (Instant::now() + PATIENCE, Duration::from_millis(5));
         loop {
             // The agent of the life before may not have heard yet that its program has ended.
             if self.job(job).join("agent.sock").exists()
@@ -331,7 +331,9 @@ impl Bed {
                 return Ok(None);
             }
             ensure!(Instant::now() < end, "job {job} did not come to life; {}", self.text("restart.err"));
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(pause);
+            // Each look is a process.
+            pause = (pause * 3 / 2).min(Duration::from_millis(25));
         }
     }
 
@@ -354,9 +356,12 @@ impl Bed {
     /// Waits until `predicate` holds.
     pub fn until(&self, what: &str, limit: Duration, mut predicate: impl FnMut() -> bool) -> Result<()> {
         let end = Instant::now() + limit;
+        let mut pause = Duration::from_millis(2);
         while !predicate() {
             ensure!(Instant::now() < end, "{what}: not within {limit:?}");
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(pause);
+            // Each look costs the others of this machine something.
+            pause = (pause * 3 / 2).min(Duration::from_millis(10));
         }
         Ok(())
     }

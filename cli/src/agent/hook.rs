@@ -6,14 +6,10 @@
 //! the agent it runs on. Fails by: a line in the log.
 
 use super::context::JobContext;
-use crate::entries::helper_environment;
 use crate::exit::Failure;
+use crate::user_command;
 use holdfast_image::Epoch;
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 /// What it is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,23 +70,11 @@ impl Hook {
 
 fn start(context: &JobContext, command: &str, image: Committed) -> Result<Child, Failure> {
     let job = &context.job;
-    let mut run = Command::new("/bin/sh");
-    run.arg("-c").arg(command).env_clear();
-    for entry in helper_environment()? {
-        let entry = entry.as_bytes();
-        let at = entry.iter().position(|&c| c == b'=').unwrap_or(entry.len());
-        run.env(OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(entry.get(at + 1..).unwrap_or_default()));
-    }
-    run.env("HOLDFAST_STORE", job.dir().parent().unwrap_or(job.dir()))
-        .env("HOLDFAST_JOB", job.name())
+    // Standard output and error are the log.
+    user_command::of_job(command, job, context.cwd.as_path())?
         .env("HOLDFAST_IMAGE", image.epoch.to_string())
         .env("HOLDFAST_IMAGE_PATH", job.manifest_path(image.epoch))
-        .env("HOLDFAST_STATE", if image.stopped { "stopped" } else { "running" });
-    let cwd = context.cwd.as_path();
-    if cwd.is_dir() {
-        run.current_dir(cwd);
-    }
-    // Standard output and error are the log.
-    run.stdin(Stdio::null()).process_group(0);
-    run.spawn().map_err(|error: io::Error| Failure::system("starting /bin/sh", &error))
+        .env("HOLDFAST_STATE", if image.stopped { "stopped" } else { "running" })
+        .spawn()
+        .map_err(|error| Failure::system("starting /bin/sh", &error))
 }

@@ -34,6 +34,7 @@ mod rollbacks;
 mod rush;
 mod slot_waiters;
 mod space;
+mod spot;
 mod write_monitor;
 mod write_rate;
 
@@ -45,7 +46,7 @@ use crate::front_link::{Link, Tell};
 use crate::last_restart::LastRestart;
 use crate::last_run::{self, LastRun};
 use crate::saved;
-use crate::settings::Recipe;
+use crate::settings::{Recipe, signal_name};
 use crate::tiers;
 use crate::{log, pidfile};
 use carry_over::CarryOver;
@@ -57,7 +58,7 @@ use holdfast_abi::environment::ENV_KEY;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Blob;
 use holdfast_image::paths::{accept_replaced, move_files};
-use holdfast_image::record::ProcessRecord;
+use holdfast_image::record::{ProcessRecord, SignalAction};
 use holdfast_image::streams::{self, Use};
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_process::{ClosedFiles, Contents};
@@ -198,6 +199,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         link.tell(&Tell::Ready);
     }
     tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
+    let _watch = spot::watch(&context)?;
     let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
     // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
     let folder = context.job.folder();
@@ -260,6 +262,31 @@ fn forget_pending(record: &mut ProcessRecord, signal: i32) {
     let threads = record.threads.iter_mut().map(|thread| &mut thread.pending);
     threads.chain([&mut record.signals.pending]).for_each(|pending| pending.retain(is_other));
     record.others.iter_mut().for_each(|other| forget_pending(other, signal));
+}
+
+/// `--signal-on-restart`: it waits for each process that has a handler for it, as if it had come during the stop.
+fn tell_by_signal(context: &JobContext, record: &mut ProcessRecord, signal: i32) {
+    if !pend(record, signal) {
+        let name = signal_name(signal);
+        context.warn(format!(
+            "--signal-on-restart: no process of the program has a handler for {name}: none gets it"
+        ));
+    }
+}
+
+/// Whether any process has a handler.
+fn pend(record: &mut ProcessRecord, signal: i32) -> bool {
+    // Others are SIG_DFL and SIG_IGN (include/uapi/asm-generic/signal-defs.h).
+    let is_handled =
+        |action: &SignalAction| i64::from(action.signal) == i64::from(signal) && action.handler > 1;
+    let has = record.signals.actions.iter().any(is_handled);
+    if has {
+        // siginfo_t (siginfo(7)): the signal, no error, SI_USER; no sender.
+        let mut info = vec![0; 128];
+        info[..4].copy_from_slice(&signal.to_ne_bytes());
+        record.signals.pending.push(Blob(info));
+    }
+    record.others.iter_mut().fold(has, |any, other| pend(other, signal) | any)
 }
 
 /// Which files are saved, and what of them is known.
@@ -332,6 +359,9 @@ fn rebuild_program(
     if let Some(signal) = context.settings().stop_signal {
         forget_pending(&mut record, signal);
     }
+    if let Some(signal) = args.signal {
+        tell_by_signal(context, &mut record, signal);
+    }
     let given = streams::uses(&record);
     let left = streams::apply(&mut record, &args.stream);
     rebuild::renamed::leave(&mut record, &left);
@@ -347,6 +377,7 @@ fn rebuild_program(
         left,
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
+        environment: args.env.clone(),
     };
     let begun = SystemTime::now();
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));

@@ -1,11 +1,13 @@
 //! Processes that Holdfast starts beside itself: hidden from help and shells.
 
+use super::on_restart::variable;
 use super::restart::moved;
 use crate::inherited_fds::InheritedFd;
 use crate::settings::{Cow, parse_size};
 use clap::Args;
 use holdfast_image::paths::Moved;
 use holdfast_image::streams::Switch;
+use std::ffi::CString;
 use std::path::PathBuf;
 
 /// `holdfast __agent`.
@@ -41,6 +43,12 @@ pub struct AgentArgs {
     /// A stream that becomes one of `holdfast restart`.
     #[arg(long, value_name = "DESCRIPTION:NUMBER:FROM:WHOLE")]
     pub stream: Vec<Switch>,
+    /// An entry that the program gets into its environment.
+    #[arg(long, value_parser = variable())]
+    pub env: Vec<CString>,
+    /// A signal that it gets.
+    #[arg(long)]
+    pub signal: Option<i32>,
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
     pub inherited: Vec<InheritedFd>,

@@ -3,6 +3,7 @@
 
 mod helpers;
 mod images;
+mod on_restart;
 mod restart;
 mod run;
 mod running;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 
 pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
+pub use on_restart::OnRestart;
 pub use restart::RestartArgs;
 pub use run::{Resume, RunArgs, SetArgs};
 pub use running::{CheckpointArgs, KillArgs, RollbackArgs, StopArgs};

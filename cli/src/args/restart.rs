@@ -1,9 +1,10 @@
 //! `holdfast restart`, and the files that have moved.
 
+use super::on_restart::OnRestart;
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
 use crate::new_settings::NewSettings;
-use crate::settings::{Cow, Settings, parse_size, parse_wait};
+use crate::settings::{Cow, Settings, Spot, parse_size, parse_wait};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use holdfast_image::paths::Moved;
@@ -55,9 +56,16 @@ pub struct RestartArgs {
     /// redirected to a file or a pipe. Streams that were terminals or pipes are always those of this command
     #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
     pub stdio: StdioChoice,
+    /// What else is done at this restart.
+    #[command(flatten)]
+    pub on_restart: OnRestart,
     /// From now on most GPU memory for data that is not in the image yet, as for `run`
     #[arg(long, value_name = "LIMIT")]
     pub gpu_cache: Option<Cow>,
+    /// From now on take a checkpoint and end the program when the cloud is about to take this machine away, as for
+    /// `run`; none: not any more
+    #[arg(long, value_name = "aws|gcp|azure|CMD", value_parser = spot_or_none)]
+    pub on_spot: Option<MaybeSpot>,
     /// From now on end the program when it cannot be protected any more, as for `run`
     #[arg(long)]
     pub strict: bool,
@@ -71,8 +79,16 @@ impl RestartArgs {
     pub fn settings(&self, old: &Settings) -> Settings {
         let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
         let gpu_cache = self.gpu_cache.or(old.gpu_cache);
-        Settings { max_space, strict, gpu_cache, ..self.new.apply(old) }
+        let on_spot = self.on_spot.clone().unwrap_or_else(|| old.on_spot.clone());
+        Settings { max_space, strict, gpu_cache, on_spot, ..self.new.apply(old) }
     }
+}
+
+/// A value of `--on-spot`; none unsets it. (An `Option` of an `Option` means something else to clap.)
+type MaybeSpot = std::option::Option<Spot>;
+
+fn spot_or_none(text: &str) -> Result<MaybeSpot, String> {
+    if text == "none" { Ok(None) } else { text.parse().map(Some) }
 }
 
 /// `--stdio`.

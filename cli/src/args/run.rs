@@ -1,10 +1,11 @@
 //! `holdfast run`, and what `holdfast set` changes.
 
+use super::on_restart::OnRestart;
 use super::restart::StdioChoice;
 use crate::completion::jobs;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, Skipped,
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, Skipped, Spot,
     TcpChoice, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
@@ -83,6 +84,11 @@ pub struct RunArgs {
     /// When SIG arrives (at the program or at `holdfast run`): take a checkpoint, end the program, exit with 75
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
+    /// When the cloud is about to take this machine away: take a checkpoint, end the program, exit with 75. aws, gcp
+    /// and azure ask the cloud's metadata service every two seconds. CMD is run by a shell every two seconds, or as
+    /// soon as it has ended, and status 0 is the notice
+    #[arg(long, value_name = "aws|gcp|azure|CMD")]
+    pub on_spot: Option<Spot>,
     /// End the program, and exit with 70, when it cannot be protected any more: its agent has died, or an automatic
     /// checkpoint (of --every, say) has failed twice
     #[arg(long)]
@@ -121,6 +127,9 @@ pub struct RunArgs {
         requires = "resume"
     )]
     pub stdio: StdioChoice,
+    /// With --resume.
+    #[command(flatten)]
+    pub on_restart: OnRestart,
     /// Store the program text and the libraries, too
     #[arg(long, conflicts_with = "only_protected")]
     pub self_contained: bool,
@@ -209,6 +218,7 @@ impl RunArgs {
             tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,
+            on_spot: self.on_spot.clone(),
             strict: self.strict,
             exec_after: self.exec_after.clone(),
             // With those of configuration files.

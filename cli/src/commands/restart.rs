@@ -71,6 +71,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         stdio: args.stdio.wish(),
         patience: &patience,
         accept_replaced: &args.accept_replaced,
+        also: &args.on_restart,
     };
     restart(&request, &StartState::take()?)
 }

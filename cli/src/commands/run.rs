@@ -43,6 +43,11 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         let what = "--rollback-files saves files, and --save-files=none saves none: give one of the two";
         return Err(Failure::new(Exit::Usage, what));
     }
+    if args.resume.is_none() && !args.on_restart.is_none() {
+        let what =
+            "--env, --exec-on-restart and --signal-on-restart are of a restart: give them with --resume";
+        return Err(Failure::new(Exit::Usage, what));
+    }
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
     let path = program::find_and_check(name)?;
     let store = crate::names::open_store(root)?;
@@ -70,7 +75,8 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
             make_way(args, job)?;
             recipe(args, &settings, job)?.write(job)?;
             let (settings, arguments) = (&settings, arguments.clone());
-            let (program, extra, image) = (&path, &[], None);
+            let (program, extra, image) = (&path, args.on_restart.variables(), None);
+            let extra = &extra;
             let run = RunRequest { store: &store, job, settings, program, arguments, extra, image };
             run_program(run, &state)
         };
@@ -184,6 +190,7 @@ fn resume(
         stdio: args.stdio.wish(),
         accept_replaced: &[],
         patience,
+        also: &args.on_restart,
     };
     restart(&request, state).map(Some)
 }

@@ -13,6 +13,7 @@ use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// A running agent.
@@ -55,6 +56,10 @@ pub struct RestartTask {
     pub map: Vec<OsString>,
     /// Files that are used though they are another user's.
     pub accept_replaced: Vec<PathBuf>,
+    /// Entries of its environment from now on.
+    pub env: Vec<CString>,
+    /// A signal that it gets.
+    pub signal: Option<i32>,
     /// Streams that become the front's.
     pub streams: Vec<Switch>,
 }
@@ -80,7 +85,7 @@ pub fn launch(
     let log = log::open(job)?;
     let mut descriptors = Vec::new();
     let mut environment = helper_environment()?;
-    let (epoch, map, accepted, streams): (_, _, _, Vec<String>);
+    let (epoch, map, accepted, env, signal, streams): (_, _, _, _, _, Vec<String>);
     match task {
         AgentTask::Start { silent, key } => {
             words.extend(silent.then_some(OsStr::new("--silent")));
@@ -88,6 +93,7 @@ pub fn launch(
         }
         AgentTask::Restart(task) => {
             (epoch, map, accepted) = (task.epoch.to_string(), task.map, task.accept_replaced);
+            (env, signal) = (task.env, task.signal.map(|signal| signal.to_string()));
             streams = task.streams.iter().map(Switch::to_string).collect();
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
             for switch in &streams {
@@ -98,6 +104,12 @@ pub fn launch(
             }
             for path in &accepted {
                 words.extend(["--accept-replaced".as_ref(), path.as_os_str()]);
+            }
+            for entry in &env {
+                words.extend(["--env".as_ref(), OsStr::from_bytes(entry.as_bytes())]);
+            }
+            if let Some(signal) = &signal {
+                words.extend(["--signal", signal].map(OsStr::new));
             }
             let flags = [(task.lazy, "--lazy"), (task.share, "--share"), (task.served, "--served")];
             words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));

@@ -5,6 +5,7 @@
 //! rebuilt process is born from it by clone.
 
 mod baseline;
+mod before_restart;
 pub mod environment;
 mod foreground;
 pub mod launch;

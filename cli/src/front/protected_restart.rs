@@ -3,12 +3,14 @@
 //!
 //! The folder lies in the job's folder and is removed when the program has ended.
 
+use super::before_restart::BeforeRestart;
 use super::restart_request::RestartRequest;
 use super::run::{RunRequest, run_program};
 use super::supervise::{Ending, StartState};
 use crate::entries::c_string;
 use crate::exit::{self, Exit, Failure};
 use crate::protected::{self, Region};
+use crate::report;
 use holdfast_abi::environment::ENV_PROTECTED_DIR;
 use holdfast_image::Addr;
 use holdfast_image::pages::{PageError, PageProvider, PageRun};
@@ -27,7 +29,15 @@ const PIECE: u64 = 1 << 20;
 ///
 /// # Errors
 /// The image holds no table, files cannot be written, the program cannot be started.
-pub fn restart(request: &RestartRequest<'_>, image: &Image, state: &StartState) -> Result<Ending, Failure> {
+pub fn restart(
+    (request, before): (&RestartRequest<'_>, &BeforeRestart<'_>),
+    image: &Image,
+    state: &StartState,
+) -> Result<Ending, Failure> {
+    if request.also.signal_on_restart.is_some() {
+        report::note("--signal-on-restart: the program starts from its beginning, and gets no signal");
+    }
+    before.run(request.job, image.epoch(), state)?;
     let folder = Folder::new(request.job.dir(), image.epoch().0)?;
     for region in regions(image)? {
         write_region(image, &region, &folder.0)?;
@@ -41,7 +51,8 @@ pub fn restart(request: &RestartRequest<'_>, image: &Image, state: &StartState) 
         .map_err(|error| Failure::system(format_args!("changing to {}", recipe.cwd), &error))?;
     let path = crate::program::find_and_check(program)?;
     let words = command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
-    let extra = [(ENV_PROTECTED_DIR, OsString::from(&folder.0))];
+    let mut extra = request.also.variables();
+    extra.push((ENV_PROTECTED_DIR, OsString::from(&folder.0)));
     let RestartRequest { store, job, settings, .. } = *request;
     let (extra, image) = (&extra, Some(image.epoch()));
     let run = RunRequest { store, job, settings, program: &path, arguments: words, extra, image };

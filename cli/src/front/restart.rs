@@ -3,6 +3,7 @@
 //! The front creates the process (so that it is its child, with its standard streams); the agent, which is started
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
+use super::before_restart::BeforeRestart;
 use super::environment::LIBRARY;
 use super::launch::{AgentTask, Launched, RestartTask, launch};
 use super::locate;
@@ -77,8 +78,9 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
     }
     let none = same_run::none_of_it(job.name(), images.iter().map(|image| image.epoch));
     let mut result = Err(Failure::new(Exit::NotFound, none));
+    let before = BeforeRestart::new(request.also);
     while let Some(epoch) = epochs.pop() {
-        result = restart_one(request, epoch, state);
+        result = restart_one((request, &before), epoch, state);
         if let Err(failure) = &result
             && let Some(ending) = told_to_end(failure, request, epoch, state)
         {
@@ -89,7 +91,7 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
                 break;
             }
             super::wait_for_lock::wait(job, request.patience)?;
-            result = restart_one(request, epoch, state);
+            result = restart_one((request, &before), epoch, state);
         }
         match &result {
             Err(failure) if failure.exit == Exit::BadImage => {
@@ -139,10 +141,14 @@ fn told_to_end(
     })
 }
 
-fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
+fn restart_one(
+    (request, before): (&RestartRequest<'_>, &BeforeRestart<'_>),
+    epoch: Epoch,
+    state: &StartState,
+) -> Result<Ending, Failure> {
     let image = open(request, epoch)?;
     if image.protected_only() {
-        return super::protected_restart::restart(request, &image, state);
+        return super::protected_restart::restart((request, before), &image, state);
     }
     let mut record = crate::names::record_of(&image)?;
     let library = moved_library(&record);
@@ -162,6 +168,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
+    before.run(request.job, epoch, state)?;
     let newer = newer_files::note(&record, request.job, epoch);
     let line = format!(
         "job {} goes on from image {epoch}, {} old",
@@ -295,6 +302,8 @@ fn start(
         served: served.is_some(),
         map: map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
+        env: request.also.env.clone(),
+        signal: request.also.signal_on_restart,
         streams,
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;

@@ -2,6 +2,7 @@
 
 use super::locate::Located;
 use super::patience::Patience;
+use crate::args::OnRestart;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::paths::Moved;
@@ -44,4 +45,6 @@ pub struct RestartRequest<'a> {
     pub stdio: Wish,
     /// Files that are used though they are another user's.
     pub accept_replaced: &'a [PathBuf],
+    /// What else is done.
+    pub also: &'a OnRestart,
 }

@@ -162,6 +162,58 @@ impl IoUringChoice {
     }
 }
 
+/// Who tells that this machine is about to be taken away.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Spot {
+    /// Amazon's.
+    Aws,
+    /// Google's.
+    Google,
+    /// Microsoft's.
+    Azure,
+    /// A command of the user's, run by a shell: status 0 is the notice.
+    Command(String),
+}
+
+impl FromStr for Spot {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Spot, String> {
+        match text {
+            "aws" => Ok(Spot::Aws),
+            "gcp" => Ok(Spot::Google),
+            "azure" => Ok(Spot::Azure),
+            _ if text.trim().is_empty() || text.contains('\0') => {
+                Err("write aws, gcp, azure, or a command that ends with status 0 at the notice".to_owned())
+            }
+            _ => Ok(Spot::Command(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Spot::Aws => "aws",
+            Spot::Google => "gcp",
+            Spot::Azure => "azure",
+            Spot::Command(command) => command,
+        })
+    }
+}
+
+impl Serialize for Spot {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Spot {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Spot, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// What becomes of TCP connections to peers outside the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -21,7 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
 pub use choices::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Skipped, TcpChoice,
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Skipped, Spot, TcpChoice,
 };
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
@@ -111,6 +111,9 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.
     pub stop_signal: Option<i32>,
+    /// Who tells that this machine goes: then an image is taken, and the program ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_spot: Option<Spot>,
     /// A program that cannot be protected any more is ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,

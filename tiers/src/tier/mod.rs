@@ -29,6 +29,7 @@ pub use local::LocalTier;
 pub use memory::{MemoryFirst, MemoryTier};
 pub use name::BlobName;
 pub use remote::RemoteTier;
+pub use remote::plain;
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};

@@ -2,15 +2,16 @@
 //!
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
 //! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
-//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`]. What outlives
-//! processes: [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`]. [`in_place`]: a rollback, in processes
-//! that are there.
+//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`]. What the user
+//! changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
+//! [`in_place`]: a rollback, in processes that are there.
 
 mod address_space;
 mod attributes;
 mod choose_id;
 mod contents;
 mod credentials;
+mod environment;
 mod fill;
 pub mod in_place;
 mod ipc;

@@ -7,6 +7,7 @@ use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
 use holdfast_image::record::{Description, InjectArea};
 use holdfast_sys::poll;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct RebuildOptions {
     pub left: Vec<Description>,
     /// Where ends of files go that are cut off because they were written after the checkpoint.
     pub saved_dir: PathBuf,
+    /// Entries that all processes have in their environment from now on, `NAME=VALUE`.
+    pub environment: Vec<CString>,
 }
 
 impl RebuildOptions {

@@ -18,7 +18,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    attributes, credentials, fill, job_control, lazy, ldt, proc_files, process_state, threads, tracker,
+    attributes, credentials, environment, fill, job_control, lazy, ldt, proc_files, process_state, threads,
+    tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -219,6 +220,7 @@ impl<'a> ProcessBuilder<'a> {
         lazy::write_ranges(&memory, record, &plan.pages_plan.mapped, &files)?;
         objects.sysv_shm.write_ids(&memory, record)?;
         let restarts = process_state::update_library_page(&memory, record, &options.socket_path)?;
+        environment::set(leader, record, &memory, &options.environment)?;
         timings.threads_ns += elapsed_ns(phase);
         objects.ipc.write_ids(&memory, record)?;
         Ok(ProcessBuilder { member, threads, restarts, files, memory, tracking, notes })

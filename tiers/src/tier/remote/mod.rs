@@ -20,6 +20,7 @@ mod failure;
 mod hostile;
 mod patience;
 mod place;
+pub mod plain;
 mod requests;
 #[cfg(test)]
 mod test_server;
