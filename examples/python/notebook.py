@@ -7,7 +7,7 @@
     holdfast restart notebook                # the notebook goes on from its cell with %checkpoint
 
 The same cells work in a server: `holdfast run --name lab -- jupyter lab`. A browser's connections lead outside the job:
-an image of that takes `holdfast checkpoint --tcp close`, and the page connects again by itself after a restart.
+an image of that takes `holdfast checkpoint --outside close`, and the page connects again by itself after a restart.
 """
 
 import nbclient

@@ -88,9 +88,9 @@ pub struct Wishes {
     /// `--compress`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<String>,
-    /// `--tcp`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tcp: Option<String>,
+    /// `--outside`, once `--tcp`.
+    #[serde(default, rename = "tcp", skip_serializing_if = "Option::is_none")]
+    pub outside: Option<String>,
     /// What the process that has asked is to get if the checkpoint fails: the signal at which it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,

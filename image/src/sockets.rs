@@ -166,7 +166,7 @@ pub enum SocketState {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         marks: Vec<UrgentMark>,
     },
-    /// A connection that was lost: to a peer outside, by the choice of the user (`--tcp close`).
+    /// A connection that was lost: to a peer outside, by the choice of the user (`--outside close`).
     Lost,
     /// A TCP connection that both ends have shut for writing: after what waits to be read comes the end.
     Over {

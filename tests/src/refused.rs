@@ -50,10 +50,10 @@ macro_rules! refused {
     ($use:ident) => {
         $use! {
             tcp_connection_to_the_outside: "refused" "tcp" "15" "@tcp" =>
-                "A TCP connection to the outside (without --tcp close)",
-                refused "fd 9" "TCP connection 127.0.0.1:" "-> 127.0.0.1:@tcp leads outside the job" "--tcp close";
+                "A TCP connection to the outside (without --outside close)",
+                refused "fd 9" "TCP connection 127.0.0.1:" "-> 127.0.0.1:@tcp leads outside the job" "--outside close";
             unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
-                refused "fd 9" "unix stream socket";
+                refused "fd 9" "unix connection to @unix leads outside the job" "--outside close";
             packet_socket: "refused" "packet" "15" => "Packet sockets (AF_PACKET)", refused "fd 9" "address family 17";
             terminal_with_unread_output: "refused" "pty" "60" => "A pseudo-terminal with output that was not read yet",
                 refused "fd 9 (/dev/ptmx)" "6 bytes" "try again";

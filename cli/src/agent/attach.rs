@@ -74,7 +74,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         order: variable("HOLDFAST_ORDER"),
         cow: variable("HOLDFAST_COW"),
         compress: variable(COMPRESS),
-        tcp: variable("HOLDFAST_TCP"),
+        outside: variable("HOLDFAST_OUTSIDE").or_else(|| variable("HOLDFAST_TCP")),
         signal: None,
     };
     let changes = Changes::of_wishes(&wishes).map_err(|why| {

@@ -13,7 +13,7 @@ use super::events::{Event, Reporter};
 use super::headroom::Headroom;
 use crate::inherited_fds::InheritedFd;
 use crate::protected;
-use crate::settings::TcpChoice;
+use crate::settings::OutsideChoice;
 use holdfast_image::control::Reply;
 use holdfast_image::refusal::{Checked, Finding, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, Members, check};
@@ -93,7 +93,7 @@ fn look(
         namespaces: Some(Arc::clone(context.namespaces())),
         mapped: context.mapped(),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
-        lose_connections: context.settings().tcp == TcpChoice::Close,
+        lose_connections: context.settings().outside == OutsideChoice::Close,
         save_files: context.settings().save_files.saving(),
         only_protected,
         cuda: used.iter().map(|one| one.pid).collect(),

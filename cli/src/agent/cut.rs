@@ -12,7 +12,7 @@ use super::processes::Processes;
 use super::request::CheckpointRequest;
 use crate::inherited_fds::InheritedFd;
 use crate::protected;
-use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
+use crate::settings::{EngineChoice, OrderChoice, OutsideChoice, Settings};
 use holdfast_image::cuda::CudaRecord;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -343,7 +343,7 @@ fn options(
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
         inherited: request.inherited_fds.iter().map(InheritedFd::identity).collect(),
         front: context.front(),
-        lose_connections: settings.tcp == TcpChoice::Close,
+        lose_connections: settings.outside == OutsideChoice::Close,
         contents: context.contents.clone().filter(|_| !request.options.back),
         cuda: BTreeMap::new(),
     })

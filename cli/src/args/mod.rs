@@ -76,7 +76,7 @@ Examples:
   holdfast checkpoint --stop sim    (end the program once the image is safe)
   holdfast checkpoint 4711          (the job whose program has this pid)
   holdfast checkpoint --engine fork --cow none sim    (settings for this image only)
-  holdfast checkpoint --tcp close sim                 (with connections to the outside)")]
+  holdfast checkpoint --outside close sim             (with connections to the outside)")]
     Checkpoint(CheckpointArgs),
     /// Take a checkpoint of a running job and end its program once the image is safe (`checkpoint --stop`)
     #[command(after_help = "\

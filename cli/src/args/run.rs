@@ -5,8 +5,8 @@ use super::restart::StdioChoice;
 use crate::completion::jobs;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Settings, Skipped, Spot,
-    TcpChoice, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice, SaveFiles, Settings,
+    Skipped, Spot, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -166,9 +166,10 @@ pub struct RunArgs {
     /// it opened
     #[arg(long, conflicts_with = "only_protected")]
     pub rollback_files: bool,
-    /// TCP connections to peers outside: refuse the checkpoint, or close the connections at the restart
-    #[arg(long, value_enum, default_value_t = TcpChoice::Refuse)]
-    pub tcp: TcpChoice,
+    /// Connections to peers outside, TCP and unix (of syslog, D-Bus, X): refuse the checkpoint, or close the
+    /// connections at the restart
+    #[arg(long, alias = "tcp", value_enum, default_value_t = OutsideChoice::Refuse)]
+    pub outside: OutsideChoice,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -215,7 +216,7 @@ impl RunArgs {
             compress: self.compression().unwrap_or_default(),
             save_files: self.save_files.unwrap_or_default(),
             rollback_files: self.rollback_files,
-            tcp: self.tcp,
+            outside: self.outside,
             signal: self.signal,
             stop_signal: self.on,
             on_spot: self.on_spot.clone(),

@@ -71,6 +71,13 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
         let is_new = is_new(job);
+        // Another run of this name may have come and gone since it was looked.
+        if args.resume.is_some()
+            && !is_new
+            && let Some(ending) = resume((args, &store), located.as_ref(), &settings, &state)?
+        {
+            return Ok(ending);
+        }
         let begin = || {
             make_way(args, job)?;
             recipe(args, &settings, job)?.write(job)?;
@@ -156,14 +163,16 @@ fn resume(
     state: &StartState,
 ) -> Result<Option<Ending>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
-    let Some((job, Some(old))) = copies::here(store, name)? else { return Ok(None) };
+    let Some((job, _)) = copies::here(store, name)? else { return Ok(None) };
+    let patience = &Patience::default();
+    // An agent may be writing the image to go on from, though its program has gone.
+    front::wait_for_lock::wait(&job, patience)?;
+    let Some(old) = old_recipe(&job)? else { return Ok(None) };
     let has_image = job.images()?.iter().any(|image| same_run::is_of(image, &old));
     let last = LastRun::read(&job).filter(LastRun::is_done);
     if !has_image && located.is_none() && last.is_none() {
         return Ok(None);
     }
-    let patience = &Patience::default();
-    front::wait_for_lock::wait(&job, patience)?;
     compare(args, &job, &old)?;
     if let Some(last) = LastRun::read(&job).filter(LastRun::is_done) {
         let text = format!(

@@ -214,14 +214,14 @@ impl<'de> Deserialize<'de> for Spot {
     }
 }
 
-/// What becomes of TCP connections to peers outside the job.
+/// What becomes of connections to peers outside the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum TcpChoice {
+pub enum OutsideChoice {
     /// A checkpoint is refused and names the peer.
     #[default]
     Refuse,
-    /// After a restart the program finds them reset by their peers.
+    /// After a restart the program finds them closed by their peers.
     Close,
 }
 

@@ -21,7 +21,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
 pub use choices::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, SaveFiles, Skipped, Spot, TcpChoice,
+    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice, SaveFiles, Skipped,
+    Spot,
 };
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
@@ -105,8 +106,9 @@ pub struct Settings {
     /// Small files that the program has written and closed are saved, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rollback_files: bool,
-    /// TCP connections to peers outside.
-    pub tcp: TcpChoice,
+    /// Connections to peers outside.
+    #[serde(rename = "tcp")]
+    pub outside: OutsideChoice,
     /// The signal that asks for a checkpoint.
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.
@@ -142,10 +144,10 @@ pub struct Changes {
     /// Compression of pages: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd [default: as the job was started]
     #[arg(long, value_name = "auto|none|CODEC")]
     pub compress: Option<Compression>,
-    /// TCP connections to peers outside: refuse the checkpoint, or close the connections at the restart [default: as
-    /// the job was started]
-    #[arg(long, value_enum)]
-    pub tcp: Option<TcpChoice>,
+    /// Connections to peers outside, TCP and unix: refuse the checkpoint, or close the connections at the restart
+    /// [default: as the job was started]
+    #[arg(long, alias = "tcp", value_enum)]
+    pub outside: Option<OutsideChoice>,
 }
 
 impl Changes {
@@ -164,7 +166,7 @@ impl Changes {
             order: choice("order", wishes.order.as_ref())?,
             cow: wishes.cow.as_ref().map(|text| text.parse()).transpose()?,
             compress: wishes.compress.as_ref().map(|text| text.parse()).transpose().map_err(codec)?,
-            tcp: choice("tcp", wishes.tcp.as_ref())?,
+            outside: choice("outside", wishes.outside.as_ref())?,
         })
     }
     /// The request to the agent.
@@ -177,7 +179,7 @@ impl Changes {
             order: word(self.order),
             cow: self.cow.map(|limit| limit.to_string()),
             compress: self.compress.map(|compression| compression.to_string()),
-            tcp: word(self.tcp),
+            outside: word(self.outside),
             signal: None,
         }
     }
@@ -199,7 +201,7 @@ impl Settings {
             order: changes.order.unwrap_or(self.order),
             cow: changes.cow.unwrap_or(self.cow),
             compress: changes.compress.unwrap_or(self.compress),
-            tcp: changes.tcp.unwrap_or(self.tcp),
+            outside: changes.outside.unwrap_or(self.outside),
             ..self.clone()
         }
     }
@@ -270,7 +272,7 @@ mod tests {
                 order: Some(OrderChoice::Address),
                 cow: Some("256M".parse().unwrap()),
                 compress: Some(Compression::By(Codec::Zstd)),
-                tcp: Some(TcpChoice::Close),
+                outside: Some(OutsideChoice::Close),
             },
             Changes { cow: Some("none".parse().unwrap()), ..Changes::default() },
             Changes { compress: Some("shuffle-zstd".parse().unwrap()), ..Changes::default() },

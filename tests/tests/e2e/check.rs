@@ -204,14 +204,14 @@ fn tcp_connection_to_the_outside() {
     agree_with(&["tcp", "25", &port], "descriptor", Some(("fd", 9)));
 }
 
-/// With `--tcp close` it is no obstacle.
+/// With `--outside close` it is no obstacle.
 #[test]
 fn tcp_connection_that_may_be_lost() {
     as_both(|bed| {
         let outside = TcpListener::bind("127.0.0.1:0")?;
         let port = outside.local_addr()?.port().to_string();
         let app = App::program("refused", &["tcp", "25", &port]);
-        let mut front = bed.run_command("l", &["--tcp", "close"], &app.words())?.spawn()?;
+        let mut front = bed.run_command("l", &["--outside", "close"], &app.words())?.spawn()?;
         bed.wait_live("l", &mut front)?.context("a pid")?;
         bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
         good(bed, "l")?;

@@ -90,6 +90,27 @@ fn a_finished_job_is_not_run_again() {
     });
 }
 
+/// A workflow engine starts the same command at once when the program has gone, while its image is being written.
+#[test]
+fn resume_waits_for_the_image_that_is_being_written() {
+    as_user(|bed| {
+        let (mut front, pid) = plain_job::start_with_fault(bed, &[], "manifest-temp+3000")?;
+        bed.say(&["checkpoint", JOB, "--no-wait"])?.success()?;
+        let is_written = || bed.job(JOB).join("segment-000001-000").exists();
+        bed.until("a segment of the image", PATIENCE, is_written)?;
+        kill_program(pid, &mut front)?;
+        ensure!(bed.images(JOB).is_empty(), "the image is there already");
+        bed.may_end()?;
+        let program = plain_job::program();
+        let words =
+            [&["run", "--name", JOB, "--resume", "--stdio", "keep", "--"], &program.words()[..]].concat();
+        let ended = bed.say(&words)?.success()?;
+        ensure!(ended.stderr.contains("goes on from image 1"), "{}", ended.stderr);
+        ensure!(bed.text("out") == plain_job::right_output(), "{}", bed.text("out"));
+        bed.check_clean(JOB)
+    });
+}
+
 #[test]
 fn what_differs_from_the_job_is_refused_by_resume() {
     as_user(|bed| {

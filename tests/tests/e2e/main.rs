@@ -48,6 +48,7 @@ mod messages;
 mod name_caches;
 mod order;
 mod other_ids;
+mod outside;
 mod own_checkpoints;
 mod own_objects;
 mod own_storms;

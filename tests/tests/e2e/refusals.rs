@@ -30,7 +30,8 @@ fn refuse_to_all(name: &str) {
     }
 }
 
-/// With `--tcp close`, of the job or of the one checkpoint, the program finds such a connection reset after a restart.
+/// With `--outside close`, of the job or of the one checkpoint, the program finds such a connection reset after a
+/// restart.
 #[test]
 fn tcp_connection_that_may_be_lost() {
     for user in [User::Root, User::Ordinary] {
@@ -39,7 +40,9 @@ fn tcp_connection_that_may_be_lost() {
             let outside = TcpListener::bind("127.0.0.1:0")?;
             let port = outside.local_addr()?.port().to_string();
             let app = App::program("refused", &["lost", "300", &port]);
-            let close: &[&str] = &["--tcp", "close"];
+            // The old name in one of them.
+            let close: &[&str] =
+                if user == User::Root { &["--tcp", "close"] } else { &["--outside", "close"] };
             let (always, once) = if user == User::Root { (close, &[][..]) } else { (&[][..], close) };
             let mut front = bed.run_command("r", always, &app.words())?.spawn()?;
             let pid = bed.wait_live("r", &mut front)?.context("a pid")?;

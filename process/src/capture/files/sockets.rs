@@ -9,7 +9,7 @@ use super::socket_options::options;
 use super::urgent::{self, Waiting};
 use super::{FileReader, Found, Look, Obstacle, shut, socket_files};
 use crate::capture::name_caches;
-use holdfast_image::bytes::Blob;
+use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::{self, UnixSocket};
 use holdfast_sys::{fd, objects, socket, unix_socket};
@@ -71,7 +71,7 @@ impl FileReader<'_> {
             (Some(0), _) if !is_datagram => {
                 let peer = peer_of(taken)?;
                 if !self.listens_at(&peer, libc::AF_UNIX) {
-                    return refused();
+                    return self.outside_of(found, taken, socket_type, &kernel);
                 }
                 if fd::ioctl_int(taken.as_fd(), SIOCOUTQ).unwrap_or(1) > 0
                     || kernel.shut
@@ -104,11 +104,12 @@ impl FileReader<'_> {
             // As to the system's log: any listener there will do.
             (Some(_), None) if is_datagram => match self.standard(found) {
                 Some(_) => return refused(),
+                None if self.outside.lose_connections && !has_name(taken) => {
+                    return self.pair(taken, found.inode, socket_type, &kernel);
+                }
                 None => directed(taken)?,
             },
-            (Some(_), None) => {
-                return self.inherited(found, Obstacle::Apart(not_supported(taken, found.inode)));
-            }
+            (Some(_), None) => return self.outside_of(found, taken, socket_type, &kernel),
         };
         let messages =
             if is_datagram { self.datagrams(found, taken, kernel.waiting > 0)? } else { Vec::new() };
@@ -121,6 +122,21 @@ impl FileReader<'_> {
             socket.shut = shut::of_unix(&kernel, &socket.state);
         }
         Ok(object)
+    }
+
+    /// An end of a unix connection whose other end the job has not got. With `--outside close` it is one that was
+    /// closed there after the cut: what has arrived can be read, then comes the end.
+    fn outside_of(
+        &self,
+        found: &Found,
+        taken: &OwnedFd,
+        socket_type: i32,
+        kernel: &UnixSocket,
+    ) -> Result<Object, Obstacle> {
+        match self.inherited(found, Obstacle::Apart(leads_to_another(taken))) {
+            Err(_) if self.outside.lose_connections => self.pair(taken, found.inode, socket_type, kernel),
+            answer => answer,
+        }
     }
 
     /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the
@@ -313,12 +329,41 @@ pub(super) fn canonical(bytes: &[u8]) -> Option<SocketAddr> {
     internet_address(bytes).map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
+/// Whether the other end of a unix socket has a name.
+fn has_name(taken: &OwnedFd) -> bool {
+    peer_of(taken).is_ok_and(|peer| peer.0.len() > 2)
+}
+
+/// How a unix connection is refused whose other end the job has not got.
+fn leads_to_another(taken: &OwnedFd) -> String {
+    let path = peer_of(taken).ok().filter(|peer| peer.0.len() > 2).map(|peer| peer.0);
+    // A name of the abstract kind begins with a NUL (unix(7)), and is shown as ss(8) shows it.
+    let name = path.as_deref().and_then(|address| address.get(2..)).map(|name| match name {
+        [0, rest @ ..] => format!("@{}", Name(rest.to_vec())),
+        path => Name(path.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()).to_string(),
+    });
+    let to = name.as_ref().map(|name| format!(" to {name}")).unwrap_or_default();
+    let display = match name.as_deref().and_then(|name| name.rsplit('/').next()) {
+        Some(last) if last.starts_with("wayland-") => "; run the compositor in the job, too",
+        Some(last)
+            if name.as_ref().is_some_and(|name| name.contains(".X11-unix/")) && last.starts_with('X') =>
+        {
+            "; run an X server in the job, too (Xvfb, Xvnc)"
+        }
+        _ => "",
+    };
+    format!(
+        "unix connection{to} leads outside the job; --outside close takes the image all the same (the connection is \
+         closed after a restart){display}"
+    )
+}
+
 /// How a TCP connection is refused whose other end the job has not got.
 pub(super) fn leads_outside(socket: &OwnedFd, inode: u64) -> String {
     match internet_peer(inode) {
         Some(ends) if ends.contains(ARROW) => format!(
-            "TCP connection {ends} leads outside the job; --tcp close takes the image all the same (the connection is \
-             reset after a restart)"
+            "TCP connection {ends} leads outside the job; --outside close takes the image all the same (the connection \
+             is reset after a restart)"
         ),
         _ => not_supported(socket, inode),
     }
