@@ -32,7 +32,7 @@ allowed_in_tests() {
         cuda-hooks) echo "stand-in" ;;
         tiers) echo "lab" ;;
         cuda-hooks/kernels) echo "ptx" ;;
-        cuda-hooks/stand-in/driver) echo "cuda-kernels lab stand-in-nvcomp sys tiers" ;;
+        cuda-hooks/stand-in/driver) echo "cuda-kernels stand-in-nvcomp sys tiers" ;;
     esac
 }
 

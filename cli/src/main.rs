@@ -44,6 +44,7 @@ mod same_run;
 mod saved;
 mod serve;
 mod settings;
+mod sharing;
 mod table;
 mod tiers;
 mod user_command;

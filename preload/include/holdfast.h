@@ -205,6 +205,12 @@ const char *holdfast_error(holdfast_objects *set);
 /* Registers memory as the object `key` (1 to 255 bytes, UTF-8), in place of what had that key. It must be there until
  * it is unregistered. `element`: size of one of its elements, by which it is compressed better; 0: not known. */
 int holdfast_region(holdfast_objects *set, const char *key, void *memory, size_t bytes, size_t element);
+
+/* The same for memory of a CUDA device (`memory`: a CUdeviceptr). It is copied by the driver that the program has
+ * loaded, in the thread that puts or restores, which has a current context: what the device is to write there is done
+ * before (cuMemcpyDtoH() waits for the default stream, not for non-blocking ones). */
+int holdfast_region_device(holdfast_objects *set, const char *key, unsigned long long memory, size_t bytes,
+                           size_t element);
 int holdfast_unregister(holdfast_objects *set, const char *key);
 
 /* Puts all registered memory as a version. One that is there already is replaced. */

@@ -1,5 +1,6 @@
 /* RANKS processes of one set that put versions 1 to LAST, or restore the newest one, whose bytes are known.
  * `versions OPTIONS RANKS put LAST`, `versions OPTIONS RANKS check`
+ * `versions OPTIONS RANKS hold FILE` puts version 1, prints "held", and keeps the set open until there is FILE.
  * check prints a line for each rank: its newest version, "none", or "error TEXT"; bytes that are not those that were
  * put are "WRONG", and status 9. */
 #include <holdfast.h>
@@ -49,6 +50,14 @@ static void check(holdfast_objects *set, int rank)
     printf("%d %lld\n", rank, newest);
 }
 
+static void hold(holdfast_objects *set, int rank, const char *file)
+{
+    put(set, rank, 1);
+    printf("held\n");
+    fflush(stdout);
+    while (access(file, F_OK)) usleep(10000);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4) return 64;
@@ -62,6 +71,8 @@ int main(int argc, char **argv)
         }
         if (strcmp(argv[3], "put") == 0)
             put(set, rank, atoi(argv[4]));
+        else if (strcmp(argv[3], "hold") == 0)
+            hold(set, rank, argv[4]);
         else
             check(set, rank);
         holdfast_close(set);

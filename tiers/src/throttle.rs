@@ -1,16 +1,18 @@
 //! A bound on the bytes that are written in a second, by all workers together.
 //!
 //! Called by the pipeline before each frame is appended, when the user asked for a rate: the flush then leaves the disk
-//! to others (or acts as a slower disk); by what acts as a slow tier in tests. Invariant: after a wait all bytes
-//! so far fit the rate, but for [`BURST`] bytes that make up for sleeps that took too long.
+//! to others (or acts as a slower disk); by what acts as a slow tier in tests. Who writes into the same store at a rate
+//! shares it ([`Share`]). Invariant: after a wait all bytes so far fit the rate, but for [`BURST`] bytes that make up
+//! for sleeps that took too long.
 
+use crate::link::time_for;
+use crate::share::{BURST, Share};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most bytes that may be caught up after a pause.
-const BURST: u64 = 256 << 10;
 /// Longest single sleep: another worker's error ends the wait after it.
 const STEP: Duration = Duration::from_millis(5);
 
@@ -18,12 +20,6 @@ const STEP: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub struct ByteClock {
     busy_until: Mutex<Option<Instant>>,
-}
-
-/// How long `bytes` take at `rate` bytes a second.
-pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
-    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 impl ByteClock {
@@ -42,12 +38,16 @@ impl ByteClock {
 #[derive(Default)]
 pub(crate) struct Throttle {
     pace: ByteClock,
+    /// With whom the rate is shared.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 impl Throttle {
     /// Waits until `bytes` more have had their time at `rate` bytes a second, or `stop` is set.
     pub(crate) fn wait(&self, bytes: u64, rate: u64, stop: &AtomicBool) {
-        let due = self.pace.reserve(Instant::now(), bytes, rate);
+        let now = Instant::now();
+        let shared = self.share.as_ref().and_then(|share| now.checked_add(share.take(bytes, rate)?));
+        let due = shared.unwrap_or_else(|| self.pace.reserve(now, bytes, rate));
         while !stop.load(Ordering::Relaxed)
             && let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         {

@@ -23,6 +23,7 @@ use crate::names;
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
 use crate::segment_file::SegmentFile;
 use crate::segment_writer::{self, SegmentWriter};
+use crate::share::Share;
 use crate::tables::Tables;
 use crate::throttle::Throttle;
 use crate::tier::TierError;
@@ -147,6 +148,11 @@ impl ImageWriter {
             committed: false,
             _writing: writing,
         })
+    }
+
+    /// The rate at which it is written is that of all who have a part of this.
+    pub fn share_rate(&mut self, share: &Arc<Share>) {
+        self.throttle.share = Some(Arc::clone(share));
     }
 
     /// Number of the image.

@@ -79,11 +79,15 @@ fn make(
     let members = request.members()?;
     let settings = context.settings().with(&request.options.changes);
     let mut headroom = Headroom::of(&members)?;
-    if let Some(memory) = context.job.memory().filter(|memory| memory.is_written()) {
+    context.share.claim(|others| {
+        headroom.leave(others);
+        let Some(memory) = context.job.memory().filter(|memory| memory.is_written()) else { return 0 };
         let most = context.settings().tiers.memory().and_then(|spec| spec.rules.max_bytes);
-        let share = memory.used().saturating_add(headroom.share_with_tier());
-        memory.limit(share.min(most.unwrap_or(u64::MAX)));
-    }
+        let used = memory.used();
+        let limit = used.saturating_add(headroom.share_with_tier()).min(most.unwrap_or(u64::MAX));
+        memory.limit(limit);
+        limit.saturating_sub(used)
+    });
     let settings = headroom.bounded(settings);
     let mut attempt = Attempt {
         context,
@@ -98,6 +102,8 @@ fn make(
     };
     let mut committed = false;
     let result = attempt.run(&mut committed);
+    // What was taken others see for themselves.
+    context.share.set_memory(0);
     if let Ok(made) = &result {
         attempt.tell_passed_by(made.info.epoch);
         attempt.carry_over.next = made.info.epoch.0.checked_add(1).map(Epoch);
@@ -167,6 +173,8 @@ impl Attempt<'_> {
         let is_whole = parent.is_none();
         // Before the stop: a store that cannot be written must not cost the program anything.
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
+        self.context.share.want_rate(self.settings.rate);
+        writer.share_rate(&self.context.share);
         let options = self.pipeline(None);
         let mut precopied = Precopied::default();
         // All memory of a program that uses CUDA is read at the cut.

@@ -16,7 +16,7 @@ use holdfast_process::{Contents, MappedFiles, Namespaces};
 use holdfast_tiers::layer::Bounded;
 use holdfast_tiers::policy::Pinned;
 use holdfast_tiers::stack::Cascade;
-use holdfast_tiers::{Job, JobLock};
+use holdfast_tiers::{Job, JobLock, Share};
 use parking_lot::Mutex;
 use std::fs;
 use std::sync::{Arc, OnceLock};
@@ -60,6 +60,8 @@ pub struct JobContext {
     pub cascade: Option<Cascade>,
     /// The bound on the space of the job's images, if there is one.
     pub bounded: Option<Arc<Bounded>>,
+    /// What others who write into the store are told.
+    pub share: Arc<Share>,
     /// The driver of those processes that use CUDA.
     pub cuda: Cuda,
     /// What one checkpoint leaves for the next; locked as long as one runs.
@@ -88,6 +90,7 @@ impl JobContext {
         if let Some(link) = &self.link {
             link.tell(&Tell::Settings { signal: settings.signal, stop_signal: settings.stop_signal });
         }
+        self.share.want_rate(settings.rate);
         *self.settings.lock() = Arc::new(settings);
         Ok(())
     }

@@ -4,16 +4,19 @@
 //! which is copied whole, and for the pages that the program writes meanwhile. What must hold: the copies are bounded
 //! by what the tightest group has left: while there could be more of them the program is held. A checkpoint that has
 //! no room for the least of them is refused before the program is stopped. The kernel may find less when it comes to
-//! that (others live in the group): it ends the frozen copy, then the agent, before the program (`oom_score_adj`).
+//! that (others live in the group): it ends the frozen copy, then the agent, before the program (`oom_score_adj`). What
+//! the server of objects of the same store may still take is left to it ([`crate::sharing`]).
 //! Fails by: [`CheckpointError::Refused`].
 
 use super::error::CheckpointError;
 use crate::settings::{Cow, Settings};
+use crate::sharing;
 use holdfast_image::{PAGE_SIZE, PageCount};
 use holdfast_pager::CowLimit;
 use holdfast_process::{Members, refuse_process};
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::procfs::Status;
+use holdfast_tiers::Claim;
 
 /// What the flush holds at once, and the tables of a frozen copy: bytes.
 pub const BUFFERS: u64 = 16 << 20;
@@ -21,10 +24,14 @@ pub const BUFFERS: u64 = 16 << 20;
 pub const LEAST: u64 = 4 << 20;
 
 /// What one checkpoint has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headroom {
     /// Most bytes that are copied; none: nothing limits them.
     most: Option<u64>,
+    /// The group that limits them.
+    group: Option<Room>,
+    /// What others may still take of the host's memory.
+    claimed: u64,
     /// What the program has in memory, bytes.
     resident: u64,
 }
@@ -45,9 +52,19 @@ impl Headroom {
             // Mostly all processes have the same.
             shared = shared.max(kilobytes(&status, "RssShmem"));
         }
-        let most = rooms.min_by_key(Room::left).map(|room| most_copied(&room, shared)).transpose();
+        let group = rooms.min_by_key(Room::left);
+        let most = group.as_ref().map(|room| most_copied(room, shared)).transpose();
         let most = most.map_err(|reason| CheckpointError::Refused(vec![refuse_process(pid, reason)]))?;
-        Ok(Headroom { most, resident })
+        Ok(Headroom { most, group, claimed: 0, resident })
+    }
+
+    /// What others may still take is theirs; what a checkpoint cannot do without is not.
+    pub fn leave(&mut self, claims: &[Claim]) {
+        if let (Some(most), Some(group)) = (&mut self.most, &self.group) {
+            let theirs = sharing::claimed(claims, group);
+            *most = most.saturating_sub(theirs / 4 * 3).max(LEAST.min(*most));
+        }
+        self.claimed = claims.iter().fold(0, |sum, claim| sum.saturating_add(claim.memory));
     }
 
     /// What the program has in memory, bytes.
@@ -75,7 +92,7 @@ impl Headroom {
                 *most -= share;
                 share
             }
-            None => cgroup::of_host().map_or(0, |host| host.left() / 2),
+            None => cgroup::of_host().map_or(0, |host| host.left().saturating_sub(self.claimed) / 2),
         }
     }
 
@@ -129,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_bound_that_fits_is_kept_and_a_larger_one_is_not() {
-        let headroom = |most| Headroom { most, resident: 1 << 30 };
+        let headroom = |most| Headroom { most, group: None, claimed: 0, resident: 1 << 30 };
         let with = |cow: &str| Settings { cow: cow.parse().unwrap(), ..Settings::default() };
         let bound = |most, cow: &str| headroom(most).bounded(with(cow)).cow.to_string();
         assert_eq!(bound(None, "none"), "none");
@@ -145,5 +162,28 @@ mod tests {
         assert_eq!(tight.most, Some(LEAST + (16 << 20)));
         assert_eq!(headroom(Some(LEAST)).share_with_tier(), 0);
         assert!(cgroup::of_host().unwrap().left() > 0 && headroom(None).share_with_tier() > 0);
+    }
+
+    #[test]
+    fn what_the_server_of_objects_may_still_take_is_left_to_it() {
+        let claims = |memory| [Claim { pid: std::process::id(), memory }];
+        // Where no group limits it: of the host.
+        let mut free = Headroom { most: None, group: None, claimed: 0, resident: 0 };
+        let all = free.share_with_tier();
+        free.leave(&claims(all));
+        let left = free.share_with_tier();
+        assert!(left < all / 4 * 3, "{left} of {all}");
+        free.leave(&claims(u64::MAX));
+        assert_eq!(free.share_with_tier(), 0);
+        // Of a group that both are in; a checkpoint goes on with the least.
+        let room = Room { group: "/".into(), ..room(200 << 20) };
+        let tight = Headroom { most: Some(120 << 20), group: Some(room), claimed: 0, resident: 0 };
+        let most = |memory| {
+            let mut tight = tight.clone();
+            tight.leave(&claims(memory));
+            tight.most
+        };
+        assert_eq!(most(40 << 20), Some(90 << 20));
+        assert_eq!(most(1 << 40), Some(LEAST));
     }
 }

@@ -48,7 +48,7 @@ use crate::last_run::{self, LastRun};
 use crate::saved;
 use crate::settings::{Recipe, signal_name};
 use crate::tiers;
-use crate::{log, pidfile};
+use crate::{log, pidfile, sharing};
 use carry_over::CarryOver;
 use checked::CheckedImage;
 use context::JobContext;
@@ -156,12 +156,15 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     };
     let cascade = cascade::start(&job, &recipe, args.restart, for_tiers)?;
     let cuda = Cuda::new(&recipe.settings, voice(link)?);
+    let share = sharing::of(&store);
+    share.want_rate(recipe.settings.rate);
     let context = Arc::new(JobContext {
         cascade,
         bounded,
         contents: contents(&job, &recipe).map(Arc::new),
         job,
         lock,
+        share,
         settings: Mutex::new(Arc::new(recipe.settings)),
         cwd: recipe.cwd,
         command: recipe.command,

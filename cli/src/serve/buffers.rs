@@ -10,12 +10,14 @@
 
 use super::leftovers;
 use crate::exit::{Exit, Failure};
-use crate::tiers;
+use crate::{sharing, tiers};
 use holdfast_objects::buffer::{
     CLAIMED_AT, CLOSED_AT, FOUND, HEAD, Head, Layout, REVOKED, STATE_AT, State, Table,
 };
 use holdfast_objects::wire;
-use holdfast_sys::{cgroup, fd, unix_socket};
+use holdfast_sys::cgroup::{self, Room};
+use holdfast_sys::{fd, unix_socket};
+use holdfast_tiers::{Claim, Share};
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -30,6 +32,8 @@ const BASE: &str = "/dev/shm";
 const SPARE: usize = 64;
 /// And so many bytes.
 const SPARE_BYTES: u64 = 256 << 20;
+/// Where nothing is left, all buffers have this part of the limit.
+const LEAST: u64 = 64;
 /// How the name of one that cannot be read ends.
 pub const UNREAD: &str = ".unread";
 
@@ -57,14 +61,19 @@ pub struct Buffers {
     spare: Vec<Buffer>,
     /// Those that clients may have in use, who do not say when they are done.
     once: BTreeSet<u64>,
+    /// Bytes of all that are there, and what others are told of it.
+    used: u64,
+    room: u64,
+    share: Arc<Share>,
 }
 
 impl Buffers {
-    /// The buffers of a store, and those that a server which died has left.
+    /// The buffers of a store, and those that a server which died has left. `room`: most bytes of all of them, as
+    /// `share` tells others.
     ///
     /// # Errors
     /// The folder cannot be made or listed, or is another user's.
-    pub fn open(store: &Path) -> Result<(Buffers, Vec<Buffer>), Failure> {
+    pub fn open(store: &Path, room: u64, share: Arc<Share>) -> Result<(Buffers, Vec<Buffer>), Failure> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error: io::Error| Failure::system(format_args!("buffers in {}", path.display()), &error)
@@ -87,7 +96,11 @@ impl Buffers {
             }
         }
         let once: BTreeSet<u64> = left.iter().map(|buffer| buffer.number).collect();
-        Ok((Buffers { folder, _lock: lock, store, next, live: once.clone(), spare: Vec::new(), once }, left))
+        let (live, spare, used) =
+            (once.clone(), Vec::new(), left.iter().map(|buffer: &Buffer| buffer.bytes).sum());
+        let buffers = Buffers { folder, _lock: lock, store, next, live, spare, once, used, room, share };
+        buffers.tell();
+        Ok((buffers, left))
     }
 
     /// One of this length, without a state that counts; of those that are free one of `known`, if there is such a one,
@@ -113,7 +126,21 @@ impl Buffers {
             return Err(error);
         }
         self.live.insert(number);
+        self.used += bytes;
+        self.tell();
         Ok(Buffer { number, bytes, file: Arc::new(file) })
+    }
+
+    /// Others are told what may still be taken.
+    fn tell(&self) {
+        self.share.set_memory(self.room.saturating_sub(self.used));
+    }
+
+    /// This one is not among them any more.
+    fn forget(&mut self, buffer: &Buffer) {
+        self.live.remove(&buffer.number);
+        self.used = self.used.saturating_sub(buffer.bytes);
+        self.tell();
     }
 
     /// This one is needed no longer.
@@ -125,7 +152,7 @@ impl Buffers {
             self.spare.push(buffer);
             return;
         }
-        self.live.remove(&buffer.number);
+        self.forget(&buffer);
         // A file that stays is found by the next server, which sees what is in it.
         let _ = fs::remove_file(self.path(buffer.number));
     }
@@ -137,7 +164,7 @@ impl Buffers {
 
     /// This one, which cannot be read, stays for the user to look at; its path.
     pub fn put_aside(&mut self, buffer: &Buffer) -> PathBuf {
-        self.live.remove(&buffer.number);
+        self.forget(buffer);
         self.once.remove(&buffer.number);
         let (path, aside) =
             (self.path(buffer.number), self.folder.join(format!("{}{UNREAD}", buffer.number)));
@@ -155,7 +182,7 @@ impl Buffers {
     /// Those that are free go; and the folder, if it has no others or the store is no more.
     pub fn leave(&mut self) {
         for buffer in std::mem::take(&mut self.spare) {
-            self.live.remove(&buffer.number);
+            self.forget(&buffer);
             let _ = fs::remove_file(self.path(buffer.number));
         }
         match self.is_store_gone() {
@@ -305,14 +332,19 @@ fn make(folder: &Path) -> io::Result<()> {
 }
 
 /// Most bytes of all buffers, where the user has not said: a quarter of what the control group and the host allow, and
-/// half of what /dev/shm has room for.
+/// half of what /dev/shm has room for, without what the agents of the store may still take.
 ///
 /// # Errors
 /// /dev/shm cannot be looked at.
-pub fn usual_room() -> Result<u64, Failure> {
+pub fn usual_room(claims: &[Claim]) -> Result<u64, Failure> {
     let rooms = [cgroup::tightest(std::process::id()), cgroup::of_host()];
-    let memory = rooms.into_iter().flatten().map(|room| room.limit / 4).min();
+    let of = |room: Room| {
+        let left = room.left().saturating_sub(sharing::claimed(claims, &room));
+        (room.limit / 4).min(left.max(room.limit / LEAST))
+    };
+    let memory = rooms.into_iter().flatten().map(of).min();
     let folder = fd::disk_room(Path::new(BASE))
         .map_err(|error| Failure::new(Exit::Internal, format!("looking at {BASE}: {error}")))?;
-    Ok(memory.unwrap_or(u64::MAX).min(folder.free / 2))
+    let theirs = claims.iter().fold(0, |sum: u64, claim| sum.saturating_add(claim.memory));
+    Ok(memory.unwrap_or(u64::MAX).min(folder.free.saturating_sub(theirs) / 2))
 }

@@ -22,14 +22,14 @@ mod workers;
 
 use crate::args::ServeArgs;
 use crate::exit::{Exit, Failure};
-use crate::{cascade, names};
+use crate::{cascade, names, sharing};
 use buffers::{Buffer, Buffers};
 use ensemble::Course;
 use holdfast_objects::buffer::State as BufferState;
 use holdfast_objects::wire;
 use holdfast_sys::{attributes, fd, poll, unix_socket};
-use holdfast_tiers::Store;
 use holdfast_tiers::policy::{Event, PolicyError};
+use holdfast_tiers::{Share, Store};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ranks::Rank;
 use state::{Held, MEMORY, Set, State, defect};
@@ -51,6 +51,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What the threads share.
 pub(super) struct Server {
     store: Store,
+    /// With the agents of its jobs.
+    share: Arc<Share>,
     state: Mutex<State>,
     changed: Condvar,
     /// Held while a rank is opened.
@@ -86,12 +88,19 @@ pub fn run(args: &ServeArgs, root: Option<&Path>) -> Result<(), Failure> {
     log_to(&folder)?;
     attributes::leave_no_core();
     attributes::allow_descriptors();
-    let room = args.memory.map_or_else(buffers::usual_room, Ok)?;
-    let (buffers, left) = Buffers::open(store.root())?;
+    let share = sharing::of(&store);
+    let mut room = Ok(0);
+    share.claim(|others| {
+        room = args.memory.map_or_else(|| buffers::usual_room(others), Ok);
+        *room.as_ref().unwrap_or(&0)
+    });
+    let room = room?;
+    let (buffers, left) = Buffers::open(store.root(), room, Arc::clone(&share))?;
     let (own, all) = buffers.folders();
     let server = Arc::new(Server {
         state: Mutex::new(State::new(buffers, room)),
         store,
+        share,
         changed: Condvar::new(),
         opening: Mutex::new(0),
     });
@@ -317,6 +326,7 @@ impl Server {
         let Some(rank) = rank else { return Ok(()) };
         let mut rank = rank.lock();
         rank.begin(&self.store, opening.ranks, opening.tiers)?;
+        rank.share(&self.share);
         let source = rank.job();
         drop(rank);
         if let Some(set) = self.state.lock().sets.get_mut(opening.set) {

@@ -22,8 +22,8 @@ use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::policy::WorthPacking;
 use holdfast_tiers::stack::{Cascade, JobTiers, TierSpec};
 use holdfast_tiers::{
-    CommitRecord, Image, ImageGroup, Job, JobLock, Lineage, PipelineOptions, Record, Store, StoreError,
-    TierFolder, rank_name,
+    CommitRecord, Image, ImageGroup, Job, JobLock, Lineage, PipelineOptions, Record, Share, Store,
+    StoreError, TierFolder, rank_name,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -85,6 +85,9 @@ pub struct Rank {
     cascade: Option<Cascade>,
     /// Whether it was worth its time to pack its versions.
     worth: WorthPacking,
+    /// At which rate the store may be written, and what that was last.
+    share: Option<Arc<Share>>,
+    rate: Option<u64>,
 }
 
 impl Rank {
@@ -106,6 +109,8 @@ impl Rank {
             recipe,
             cascade: None,
             worth: WorthPacking::default(),
+            share: None,
+            rate: None,
         };
         let (found, broken) = rank.versions()?;
         Ok((rank, found, broken))
@@ -156,6 +161,11 @@ impl Rank {
         self.lock = Some(lock);
         self.cascade = cascade::start(&self.job, &self.recipe, None, None)?;
         Ok(())
+    }
+
+    /// It is written no faster than those want who write into the same store.
+    pub fn share(&mut self, share: &Arc<Share>) {
+        self.share = Some(Arc::clone(share));
     }
 
     /// The job, for what needs no lock.
@@ -249,8 +259,8 @@ impl Rank {
             None => self.job.begin(lock, epoch, parent)?,
         };
         let source = BufferSource::new(file, &record, layout);
-        let options =
-            PipelineOptions { workers: 1, compression, rate: self.recipe.settings.rate, part_pages: None };
+        self.share.iter().for_each(|share| writer.share_rate(share));
+        let options = PipelineOptions { workers: 1, compression, rate: self.rate(), part_pages: None };
         writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ())?;
         let mut figures = *writer.figures();
         let bytes = record.encode().map_err(|what| Failure::new(Exit::Internal, what))?;
@@ -270,6 +280,17 @@ impl Rank {
         figures.bytes_stored = info.bytes;
         let is_raw = compression == Compression::By(Codec::Raw);
         Ok(Committed { stored: Stored { epoch, record }, figures, is_raw })
+    }
+
+    /// Most bytes a second that go to the store, if any of those who write into it has a bound.
+    fn rate(&mut self) -> Option<u64> {
+        let rate = self.share.as_ref().and_then(|share| share.rate());
+        if let Some(bytes) = rate.filter(|_| rate != self.rate) {
+            let size = crate::report::size(bytes);
+            tracing::info!("{}: at most {size} in a second, as a job of this store has it", self.job.name());
+        }
+        self.rate = rate;
+        self.recipe.settings.rate.into_iter().chain(rate).min()
     }
 
     /// Versions go from the store.

@@ -6,6 +6,7 @@ mod fetching;
 mod groups;
 mod hints;
 mod restarted;
+mod shared;
 
 use super::buffers::Buffers;
 use super::state::{MEMORY, State};
@@ -52,9 +53,12 @@ impl World {
     fn with(root: PathBuf, room: u64, workers: &[fn(&Server)]) -> World {
         let store = Store::open(&root).unwrap();
         store.objects_folder().unwrap();
-        let (buffers, left) = Buffers::open(&root).unwrap();
-        let state = Mutex::new(State::new(buffers, room * layout(0, 0, 1, 0).len));
-        let server = Arc::new(Server { state, store, changed: Condvar::new(), opening: Mutex::new(0) });
+        let room = room * layout(0, 0, 1, 0).len;
+        let share = crate::sharing::of(&store);
+        let (buffers, left) = Buffers::open(&root, room, Arc::clone(&share)).unwrap();
+        let state = Mutex::new(State::new(buffers, room));
+        let server =
+            Arc::new(Server { state, store, share, changed: Condvar::new(), opening: Mutex::new(0) });
         server.recover(left).unwrap();
         for work in workers.iter().copied() {
             let server = Arc::clone(&server);

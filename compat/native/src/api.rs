@@ -12,7 +12,7 @@ use crate::handle::Handle;
 use crate::options;
 use holdfast_objects::boundary::{guarded, last, note};
 use holdfast_objects::client::Error;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::{Mutex, PoisonError};
 
 /// What `holdfast_objects *` points to.
@@ -170,6 +170,22 @@ pub unsafe extern "C" fn holdfast_region(
 ) -> c_int {
     // SAFETY: as the caller says.
     unsafe { done(objects, |handle| handle.register(text(key, "the key")?, memory, bytes, element)) }
+}
+
+/// `holdfast_region_device`.
+///
+/// # Safety
+/// As said above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn holdfast_region_device(
+    objects: *mut Objects,
+    key: *const c_char,
+    memory: c_ulonglong,
+    bytes: usize,
+    element: usize,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { done(objects, |handle| handle.register_device(text(key, "the key")?, memory, bytes, element)) }
 }
 
 /// `holdfast_unregister`.

@@ -3,9 +3,10 @@
 //! # Safety
 //! Memory is registered by address. Who registers it says with that, as `holdfast.h` demands, that it can be read until
 //! it is unregistered, and written where it is restored into, and that no other thread writes to it meanwhile. Slices
-//! of it are made for one copy, and never of a null pointer.
+//! of it are made for one copy, and never of a null pointer. Memory of a device is an address to the driver alone.
 #![allow(unsafe_code)]
 
+use super::device::DeviceMemory;
 use holdfast_objects::buffer::Object;
 use holdfast_objects::client::{Client, ClientOptions, Error};
 use std::ffi::c_void;
@@ -14,9 +15,16 @@ use std::ffi::c_void;
 #[derive(Clone, Debug)]
 struct Region {
     key: String,
-    memory: usize,
+    memory: Memory,
     bytes: usize,
     element: u64,
+}
+
+/// Where it is.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Host(usize),
+    Device(u64),
 }
 
 impl Region {
@@ -25,10 +33,22 @@ impl Region {
     }
 
     fn put(&self, client: &mut Client) -> Result<(), Error> {
-        // SAFETY: the registration's promise.
-        let bytes = unsafe { readable(self.memory as *const c_void, self.bytes) };
-        client.add(&self.key, bytes, self.element)
+        match self.memory {
+            Memory::Host(memory) => {
+                // SAFETY: the registration's promise.
+                let bytes = unsafe { readable(memory as *const c_void, self.bytes) };
+                client.add(&self.key, bytes, self.element)
+            }
+            Memory::Device(at) => {
+                let mut memory = DeviceMemory::at(at).map_err(failed)?;
+                client.add_by(self.object(), |piece| memory.read(piece))
+            }
+        }
     }
+}
+
+fn failed(why: std::io::Error) -> Error {
+    Error::System { call: "copy of device memory", why }
 }
 
 /// # Safety
@@ -90,13 +110,28 @@ impl Handle {
         if key.is_empty() || (memory.is_null() && bytes > 0) {
             return Err(Error::Argument(format!("region \"{key}\" of {bytes} bytes: no name, or no memory")));
         }
-        let region =
-            Region { key: key.to_owned(), memory: memory as usize, bytes, element: element.max(1) as u64 };
+        self.add(key, Memory::Host(memory as usize), bytes, element);
+        Ok(())
+    }
+
+    /// Registers memory of a device, in place of what had this key.
+    ///
+    /// # Errors
+    /// Address 0 with a size.
+    pub fn register_device(&mut self, key: &str, at: u64, bytes: usize, element: usize) -> Result<(), Error> {
+        if key.is_empty() || (at == 0 && bytes > 0) {
+            return Err(Error::Argument(format!("region \"{key}\" of {bytes} bytes: no name, or no memory")));
+        }
+        self.add(key, Memory::Device(at), bytes, element);
+        Ok(())
+    }
+
+    fn add(&mut self, key: &str, memory: Memory, bytes: usize, element: usize) {
+        let region = Region { key: key.to_owned(), memory, bytes, element: element.max(1) as u64 };
         match self.regions.iter_mut().find(|known| known.key == key) {
             Some(known) => *known = region,
             None => self.regions.push(region),
         }
-        Ok(())
     }
 
     /// Ends a registration.
@@ -187,8 +222,18 @@ impl Handle {
             }
         }
         for region in self.regions.clone() {
-            // SAFETY: the registration's promise.
-            unsafe { self.restore_into(version, &region.key, region.memory as *mut c_void, region.bytes) }?;
+            match region.memory {
+                Memory::Host(memory) => {
+                    let memory = memory as *mut c_void;
+                    // SAFETY: the registration's promise.
+                    unsafe { self.restore_into(version, &region.key, memory, region.bytes) }?;
+                }
+                Memory::Device(at) => {
+                    let mut memory = DeviceMemory::at(at).map_err(failed)?;
+                    self.reach(version)?;
+                    self.client.copy_to(&region.key, &mut memory)?;
+                }
+            }
         }
         self.client.restored()
     }

@@ -53,6 +53,29 @@ fn restored(bed: &Bed) -> Result<Vec<String>> {
     Ok(lines.into_iter().map(|line| line.split_once(' ').map_or("", |(_, said)| said).to_owned()).collect())
 }
 
+/// On the stand-in driver.
+#[test]
+fn an_object_may_be_in_device_memory() {
+    each_user(|bed| {
+        build(bed, "cc -std=gnu11", "device.c", "holdfast-client -ldl")?;
+        let driver = bed.kit().stand_in()?.to_owned();
+        let libraries = format!("{}:{}", driver.display(), bed.kit().bin().display());
+        let run = |what: &str| {
+            let line = format!("./device 'store={}' {what}", bed.store().display());
+            let mut command = shell(bed, &line);
+            command.env("LD_LIBRARY_PATH", &libraries);
+            bed.output(command, PATIENCE)
+        };
+        ensure!(run("put")?.stdout == "right\n", "put");
+        end(bed);
+        ensure!(run("again")?.stdout == "right\n", "restored from the store");
+        let said = run("none")?.stdout;
+        ensure!(said.contains("has not loaded the CUDA driver (libcuda.so.1)"), "{said}");
+        end(bed);
+        Ok(())
+    });
+}
+
 #[test]
 fn commands_for_images_work_on_objects() {
     each_user(|bed| {

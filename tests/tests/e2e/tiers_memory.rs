@@ -6,11 +6,13 @@ use super::plain_job::{
     until_listed,
 };
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::own::{build, pids, shell};
+use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, PATIENCE, each_user};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Waits until the images are at these places.
@@ -89,6 +91,34 @@ fn what_finds_no_room_in_memory_goes_to_the_store_at_once() {
         // Nothing is needed of memory.
         fs::remove_dir_all(memory(bed)?)?;
         bed.say(&["verify", JOB])?.success()?;
+        restarts_and_goes(bed)
+    });
+}
+
+/// The server that its client starts may take more memory than there is; it writes no faster than the job.
+#[test]
+fn memory_and_rate_are_shared_with_the_server_of_objects() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &["--tier", "memory", "--rate", "700M"])?;
+        build(bed, "cc -std=gnu11", "versions.c", "holdfast-client")?;
+        bed.create("serve")?;
+        let serve = bed.work().join("serve");
+        fs::write(
+            &serve,
+            format!("#!/bin/sh\nexec {} \"$@\" --memory 1T\n", bed.kit().holdfast().display()),
+        )?;
+        fs::set_permissions(&serve, fs::Permissions::from_mode(0o755))?;
+        let line = format!("./versions 'store={}' 1 hold end", bed.store().display());
+        let mut client = shell(bed, &line).env("HOLDFAST_BIN", &serve).stdout(bed.create("held")?).spawn()?;
+        bed.until("a version", PATIENCE, || bed.text("held") == "held\n")?;
+        let log = fs::read_to_string(bed.store().join("objects/serve.log"))?;
+        ensure!(log.contains("at most 700.0 MiB in a second"), "{log}");
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.until("a line", PATIENCE, || bed.text("err").contains("image 1 went to the store instead"))?;
+        bed.create("end")?;
+        ensure!(client.wait()?.success());
+        processes::kill(&pids(bed, "serve"));
+        kill_all(bed, JOB, &mut front, pid)?;
         restarts_and_goes(bed)
     });
 }

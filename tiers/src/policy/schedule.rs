@@ -1,6 +1,6 @@
 //! Which segments go down raw, and which are accumulated and compressed together: the best plan for a profile.
 //!
-//! Used by the server of objects (`cli/src/serve/ensemble.rs`), by `Batcher` of the lab and by the simulator. The
+//! Used by the server of objects (`cli/src/serve/ensemble.rs`) and by the simulator. The
 //! problem of "accumulated compression" (HiPC 2023): a buffer of a given size, a link, a codec that is slow on little
 //! data. Its algorithm keeps one state per number of segments and gives up what does not fit; this one keeps all states
 //! of which none is better in both times (when the application is done, when the link is), and waits until there is

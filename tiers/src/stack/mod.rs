@@ -17,7 +17,6 @@ mod cascade;
 mod copy;
 pub(crate) mod inventory;
 mod job_tiers;
-mod link;
 mod local;
 pub(crate) mod others;
 mod packing;

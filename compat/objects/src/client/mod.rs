@@ -29,7 +29,7 @@ use connection::Connection;
 use put::Put;
 use restore::Restore;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 
 /// What is said of a call that needs a version that was begun.
 fn none_is_put() -> Error {
@@ -178,6 +178,19 @@ impl Client {
     pub fn add_file(&mut self, key: &str, file: &File) -> Result<(), Error> {
         let put = self.put.as_mut().ok_or_else(none_is_put)?;
         put.add_file(&mut self.connection, key, file)
+    }
+
+    /// Copies an object into the version that is being put, of which `read` gives one piece after the other.
+    ///
+    /// # Errors
+    /// As [`Client::add`]; it cannot be read.
+    pub fn add_by(
+        &mut self,
+        object: Object,
+        read: impl FnMut(&mut [u8]) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let put = self.put.as_mut().ok_or_else(none_is_put)?;
+        put.add_by(&mut self.connection, object, read)
     }
 
     /// Ends the version that is being put: it is the server's, and no longer needs the memory it was copied from.

@@ -99,13 +99,32 @@ impl Put {
     ) -> Result<(), Error> {
         let bytes = file.metadata().map_err(system("fstat of a file"))?.len();
         let object = Object { key: key.to_owned(), bytes, element: 1 };
+        let mut at = 0;
+        self.add_by(connection, object, |piece| {
+            let done = file.read_exact_at(piece, at);
+            at += piece.len() as u64;
+            done
+        })
+    }
+
+    /// Copies an object into it, of which `read` gives one piece after the other.
+    ///
+    /// # Errors
+    /// As [`Put::add`]; it cannot be read.
+    pub(super) fn add_by(
+        &mut self,
+        connection: &mut Connection,
+        object: Object,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let bytes = object.bytes;
         self.copy_in(connection, object, |mapped, at| {
             let mut piece = vec![0; PIECE];
             let mut done = 0;
             while done < bytes {
                 let next = (bytes - done).min(PIECE as u64);
                 let piece = &mut piece[..usize::try_from(next).unwrap_or(PIECE)];
-                file.read_exact_at(piece, done)?;
+                read(piece)?;
                 mapped.write(at + done, piece)?;
                 done += next;
             }

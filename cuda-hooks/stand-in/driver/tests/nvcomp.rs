@@ -10,13 +10,14 @@
 mod driver;
 
 use driver::{allocate, get, put, start, stream};
-use holdfast_lab::{BatchAction, BatchEvent, Batcher};
 use holdfast_stand_in_nvcomp as _;
 use holdfast_sys::nvcomp::{Chunk, Format, MOST_BYTES, Nvcomp, NvcompError, Plan};
 use holdfast_tiers::codec::choice::{Relief, Trial, best};
 use holdfast_tiers::codec::{Codec, decode};
-use holdfast_tiers::policy::{BufferLimits, CodecCurve, Objective, Profile, SegmentId, transfer_ns};
-use std::collections::{BTreeMap, VecDeque};
+use holdfast_tiers::policy::{
+    BufferLimits, Choice, CodecCurve, Objective, Profile, Sample, SegmentId, schedule,
+};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -68,8 +69,6 @@ struct Flush {
     stream: usize,
     segments: BTreeMap<SegmentId, Vec<Chunk>>,
     relief: Relief,
-    /// Those of the last batch: they wait for the link.
-    packed: Vec<(Chunk, Stored)>,
     below: BTreeMap<u64, Stored>,
     raw_segments: usize,
 }
@@ -89,7 +88,6 @@ impl Flush {
             stream: stream(NON_BLOCKING),
             segments: segments.collect(),
             relief: Relief { link, processors: 1.0, threads: 2.0 },
-            packed: Vec::new(),
             below: BTreeMap::new(),
             raw_segments: 0,
         }
@@ -152,68 +150,44 @@ impl Flush {
         }
     }
 
-    /// Obeys the policy; what it wants to know of afterwards, and in how many nanoseconds.
-    fn obey(&mut self, action: BatchAction) -> Option<(u64, BatchEvent)> {
-        let sent = |bytes: u64| Some((transfer_ns(bytes, self.relief.link as u64), BatchEvent::Sent(bytes)));
-        match action {
-            BatchAction::Admit(_) => Some((0, BatchEvent::Filled)),
-            BatchAction::Compress(ids) => {
-                let chunks: Vec<Chunk> = ids.iter().flat_map(|id| self.segments[id].clone()).collect();
-                let format = self.choose(&chunks[..CHUNKS]).unwrap_or(Format::Lz4);
-                let stored = self.pack(format, &chunks).unwrap();
-                self.packed = chunks.into_iter().zip(stored).collect();
-                let bytes = self.packed.iter().map(|(_, stored)| stored.bytes.len() as u64).sum();
-                Some((10_000, BatchEvent::Compressed(bytes)))
-            }
-            BatchAction::SendCompressed(bytes) => {
-                let packed = self.packed.drain(..).map(|(chunk, stored)| (chunk.address, stored));
-                self.below.extend(packed);
-                sent(bytes)
-            }
-            BatchAction::SendRaw(id) => {
-                self.raw_segments += 1;
-                for chunk in &self.segments[&id] {
-                    let bytes = get::<u8>(chunk.address, chunk.bytes);
-                    self.below.insert(chunk.address, Stored { codec: Codec::Raw, bytes });
-                }
-                sent((CHUNKS * CHUNK) as u64)
-            }
-            BatchAction::PassBy(_) | BatchAction::Drifted => panic!("{action:?}"),
+    /// These segments go over the link, packed together.
+    fn send_packed(&mut self, ids: &[SegmentId]) {
+        let chunks: Vec<Chunk> = ids.iter().flat_map(|id| self.segments[id].clone()).collect();
+        let format = self.choose(&chunks[..CHUNKS]).unwrap_or(Format::Lz4);
+        let stored = self.pack(format, &chunks).unwrap();
+        self.below.extend(chunks.iter().map(|chunk| chunk.address).zip(stored));
+    }
+
+    /// This one goes as it is.
+    fn send_raw(&mut self, id: SegmentId) {
+        self.raw_segments += 1;
+        for chunk in &self.segments[&id] {
+            let bytes = get::<u8>(chunk.address, chunk.bytes);
+            self.below.insert(chunk.address, Stored { codec: Codec::Raw, bytes });
         }
     }
 
-    /// A segment every 100 microseconds, until all are below.
+    /// All segments, one every 100 microseconds, by the plan for a run that packs to two fifths.
     fn run(&mut self) {
+        let bytes = (CHUNKS * CHUNK) as u64;
+        let sample = Sample { interval_ns: 100_000, bytes, compressed: bytes * 2 / 5 };
         let profile = Profile {
-            samples: Vec::new(),
+            samples: vec![sample; SEGMENTS as usize],
             codec: CodecCurve { curve: vec![(1, 10_000), (1 << 30, 20_000)], temporary_per_mille: 1000 },
             rate: self.relief.link as u64,
         };
-        let limits = BufferLimits { buffer: 8 << 20, most_together: 8, grain_ns: 1 };
-        let mut batcher = Batcher::new(profile, limits, Objective::FlushEnd);
-        let mut now = 0;
-        let mut link_free = 0;
-        let mut events: VecDeque<(u64, BatchEvent)> = (0..SEGMENTS)
-            .map(|id| (id * 100_000, BatchEvent::Wants(SegmentId(id), (CHUNKS * CHUNK) as u64)))
-            .collect();
-        events.push_back((SEGMENTS * 100_000, BatchEvent::End));
-        while let Some((at, event)) = events.pop_front() {
-            now = now.max(at);
-            for action in batcher.step(now, event) {
-                if let Some((ns, event)) = self.obey(action) {
-                    let is_link = matches!(event, BatchEvent::Sent(_));
-                    let end = if is_link { now.max(link_free) + ns } else { now + ns };
-                    if is_link {
-                        link_free = end;
-                    }
-                    let place = events.partition_point(|(at, _)| *at <= end);
-                    // What was admitted is filled before anything else happens.
-                    let place = if event == BatchEvent::Filled { 0 } else { place };
-                    events.insert(place, (end, event));
-                }
+        let limits = BufferLimits { buffer: 8 << 20, most_together: 8, grain_ns: 100 };
+        let ids: Vec<SegmentId> = (0..SEGMENTS).map(SegmentId).collect();
+        let mut left = &ids[..];
+        for choice in schedule(&profile, &limits, Objective::FlushEnd).unwrap().choices {
+            let (now, later) = left.split_at(if let Choice::Compress(count) = choice { count } else { 1 });
+            match choice {
+                Choice::Raw => self.send_raw(now[0]),
+                Choice::Compress(_) => self.send_packed(now),
             }
+            left = later;
         }
-        assert!(batcher.is_empty());
+        assert!(left.is_empty());
     }
 
     /// Everything is below, and unpacked by the processor is what it was. Returns the bytes that it took.

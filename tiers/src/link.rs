@@ -1,11 +1,11 @@
 //! One budget per link, shared by all jobs of the user on this host: a small file in memory says until when the link is
 //! taken.
 //!
-//! Called by the cascade before each piece where a tier has `rate=`. Tiers of one server or one file system are one
-//! link. Invariants: the file is locked only while eight bytes are read and written; a file that cannot be used, or
-//! holds nonsense (a clock that was set back), costs at most [`AHEAD`] of waiting.
+//! Called by the cascade before each piece where a tier has `rate=`; by what shares the rate of a store
+//! ([`crate::share`]). Tiers of one server or one file system are one link. Invariants: the file is locked only while
+//! eight bytes are read and written; a file that cannot be used, or holds nonsense (a clock that was set back), costs
+//! at most [`AHEAD`] of waiting.
 
-use crate::throttle::time_for;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Time of the link that may be used at once after a pause.
+/// Time of a link that may be used at once after a pause.
 const BURST: Duration = Duration::from_millis(100);
 /// Longest that what waits before us may take.
 const AHEAD: Duration = Duration::from_secs(60);
@@ -22,6 +22,8 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// See the head of the file.
 pub(crate) struct Link {
     rate: u64,
+    /// Most bytes that may be caught up after a pause, where that is less than [`BURST`].
+    burst: u64,
     /// Shared with the agents of other jobs.
     file: Option<File>,
     /// Where there is no file.
@@ -35,15 +37,25 @@ impl Link {
             crate::lock::euid(),
             xxh3_64(link(address).as_bytes())
         ));
-        Link { rate, file: open(&path).ok(), alone: Mutex::default() }
+        Link { rate, burst: u64::MAX, file: open(&path).ok(), alone: Mutex::default() }
+    }
+
+    /// The link whose file is this one.
+    pub(crate) fn at(path: &Path, burst: u64) -> io::Result<Link> {
+        Ok(Link { rate: 0, burst, file: Some(open(path)?), alone: Mutex::default() })
     }
 
     /// Takes the link for so many bytes. Returns how long to wait before they are sent.
     pub(crate) fn take(&self, bytes: u64) -> Duration {
+        self.take_at(bytes, self.rate)
+    }
+
+    /// The same at this rate.
+    pub(crate) fn take_at(&self, bytes: u64, rate: u64) -> Duration {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let Some(file) = &self.file else {
             let mut until = self.alone.lock();
-            let (wait, next) = self.next(now, *until, bytes);
+            let (wait, next) = self.next(now, *until, time_for(bytes, rate), rate);
             *until = next;
             return wait;
         };
@@ -52,21 +64,27 @@ impl Link {
             let mut until = [0; 8];
             // A new file is empty.
             let _ = file.read_exact_at(&mut until, 0);
-            let (wait, next) = self.next(now, u64::from_le_bytes(until), bytes);
+            let (wait, next) = self.next(now, u64::from_le_bytes(until), time_for(bytes, rate), rate);
             let written = file.write_all_at(&next.to_le_bytes(), 0);
             file.unlock()?;
             written.map(|()| wait)
         };
-        shared().unwrap_or_else(|_| time_for(bytes, self.rate))
+        shared().unwrap_or_else(|_| time_for(bytes, rate))
     }
 
     /// What `until` becomes, and how long that is from now.
-    fn next(&self, now: Duration, until: u64, bytes: u64) -> (Duration, u64) {
-        let earliest = now.saturating_sub(BURST);
+    fn next(&self, now: Duration, until: u64, time: Duration, rate: u64) -> (Duration, u64) {
+        let earliest = now.saturating_sub(time_for(self.burst, rate).min(BURST));
         let from = Duration::from_nanos(until).clamp(earliest, now.saturating_add(AHEAD));
-        let next = from.saturating_add(time_for(bytes, self.rate));
+        let next = from.saturating_add(time);
         (next.saturating_sub(now), u64::try_from(next.as_nanos()).unwrap_or(u64::MAX))
     }
+}
+
+/// How long `bytes` take at `rate` bytes a second.
+pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 fn folder() -> PathBuf {
@@ -108,7 +126,7 @@ mod tests {
     use super::*;
 
     fn link_at(path: &Path, rate: u64) -> Link {
-        Link { rate, file: Some(open(path).unwrap()), alone: Mutex::default() }
+        Link { rate, ..Link::at(path, u64::MAX).unwrap() }
     }
 
     #[test]
@@ -126,9 +144,12 @@ mod tests {
 
     #[test]
     fn a_pause_is_made_up_for_by_a_burst_at_most() {
-        let link = Link { rate: 1000, file: None, alone: Mutex::default() };
-        let (wait, _) = link.next(Duration::from_secs(100), 0, 1000);
+        let link = Link { rate: 1000, burst: u64::MAX, file: None, alone: Mutex::default() };
+        let (wait, _) = link.next(Duration::from_secs(100), 0, Duration::from_secs(1), 1000);
         assert_eq!(wait, Duration::from_millis(900));
+        let link = Link { burst: 10, ..link };
+        let (wait, _) = link.next(Duration::from_secs(100), 0, Duration::from_secs(1), 1000);
+        assert_eq!(wait, Duration::from_millis(990));
     }
 
     #[test]
