@@ -3,13 +3,17 @@
 //! Called by `read` for a restart that copies. After some increments neighbours in the program lie in many frames, and
 //! each frame has pages from all over the program: read by address, every page would be a call, and a compressed frame
 //! be unpacked again and again. Read by frame, each is read, checked and unpacked once, and the segments are read from
-//! front to back. Invariants and errors as in `read`.
+//! front to back. Of few pages that this process has stored itself the rest of the frame is not read. Invariants and
+//! errors as in `read`.
 
 use crate::StoreError;
 use crate::format::manifest::{IndexRun, Place};
 use crate::image::Image;
 use holdfast_image::pages::{PageError, PageRun, PutPages};
 use holdfast_image::{Addr, PAGE_SIZE};
+
+/// Single pages are read if they are no more than this part of their frame.
+const KNOWN_PART: usize = 2;
 
 /// Pages of one frame that belong together in the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +99,9 @@ impl Image {
             if parts.is_empty() {
                 return Ok(());
             }
+            if let Some(found) = self.read_known(number, parts, &mut scratch.pages) {
+                return put(&found);
+            }
             let frame = &tables.frames[number];
             scratch.pages.resize(frame.raw_len(), 0);
             tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
@@ -108,6 +115,39 @@ impl Image {
             let short = || StoreError::corrupt(&self.dir(), frame.offset, "a frame is too short");
             put(&found.ok_or_else(short)?)
         })
+    }
+
+    /// Parts of a frame whose pages this process knows by their hashes, where that is less than to read all of the
+    /// frame. `None`: it is not, or a page is damaged or not known: then all of the frame is read, and checked.
+    fn read_known<'b>(
+        &self,
+        number: usize,
+        parts: &[Part],
+        pages: &'b mut Vec<u8>,
+    ) -> Option<Vec<(Addr, &'b [u8])>> {
+        let known = self.known.as_ref()?;
+        let bytes = |part: &Part| part.pages as usize * PAGE_SIZE as usize;
+        let all: usize = parts.iter().map(bytes).sum();
+        if all > self.tables.frames.get(number)?.raw_len() / KNOWN_PART {
+            return None;
+        }
+        pages.resize(all, 0);
+        let mut rest = &mut pages[..];
+        for part in parts {
+            let (now, later) = rest.split_at_mut(bytes(part));
+            let hashes = |at: u64| known.get(Addr(part.start.0 + at * PAGE_SIZE));
+            if !self.tables.read_known(number, part.page, now, &hashes) {
+                return None;
+            }
+            rest = later;
+        }
+        let mut rest = &pages[..];
+        let mut next = |part: &Part| {
+            let (now, later) = rest.split_at(bytes(part));
+            rest = later;
+            (part.start, now)
+        };
+        Some(parts.iter().map(&mut next).collect())
     }
 }
 

@@ -10,6 +10,7 @@ use crate::StoreError;
 use crate::codec::Codec;
 use crate::format::manifest::{Figures, Identity, MAX_LEN, Place, Record, SegmentEntry};
 use crate::format::segment::Frame;
+use crate::hashes::Hashes;
 use crate::image_info::{ImageInfo, open_manifest};
 use crate::names;
 use crate::segment_file::{Detour, SegmentFile};
@@ -45,6 +46,8 @@ pub struct Image {
     pub(crate) shared: Option<Arc<SharedPages>>,
     /// See [`Image::serve`].
     pub(crate) served: Option<Arc<ServedPages>>,
+    /// Hashes of its pages, if this process has stored it ([`Image::know`]).
+    pub(crate) known: Option<Hashes>,
 }
 
 /// What one codec has made of frames of an image.
@@ -154,6 +157,7 @@ impl Image {
             failed: Vec::new(),
             shared: None,
             served: None,
+            known: None,
         })
     }
 

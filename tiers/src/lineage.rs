@@ -28,6 +28,16 @@ pub struct Lineage {
     pub(crate) served: Option<Arc<ServedPages>>,
 }
 
+impl Image {
+    /// What this process knows of the pages of the newest image, if this is it: few pages of a frame are then compared
+    /// with that, and the rest of the frame is not read.
+    pub fn know(&mut self, newest: &Lineage) {
+        let (own, other) = (&self.tables, &newest.tables);
+        let is_same = (own.epoch, &own.entries, &own.index) == (other.epoch, &other.entries, &other.index);
+        self.known = is_same.then(|| newest.hashes.clone());
+    }
+}
+
 impl Lineage {
     /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
     /// parent.

@@ -1,8 +1,9 @@
 //! The pages of an open image, checked before they are handed out.
 //!
 //! Called by the agent at restart, from several threads, and by `verify`.
-//! Invariants: no byte leaves this file before the whole frame it lies in has matched its checksum (see `tables`); the
-//! space that a frame needs was checked when the manifest was opened.
+//! Invariants: no byte leaves this file before the whole frame it lies in has matched its checksum, or its page the
+//! hash that this process knows of it (see `tables`); the space that a frame needs was checked when the manifest was
+//! opened.
 //! Fails by: an error that names the segment file and the offset of the frame.
 
 use crate::StoreError;

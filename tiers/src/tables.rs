@@ -2,13 +2,15 @@
 //!
 //! Made when an image is opened ([`crate::Image`]) and when one is committed ([`crate::Lineage`]).
 //! Invariants: all numbers have been checked against each other and against the length of the segments; no byte is
-//! handed out before the whole frame it lies in has matched its checksum once, in the copy that it is read from.
+//! handed out before the whole frame it lies in has matched its checksum once, in the copy that it is read from, or its
+//! page a hash that this process has computed when it stored it.
 //! Fails by: an error that names the segment and the offset of the frame.
 
 use crate::StoreError;
 use crate::codec::decode;
 use crate::format::manifest::{IndexRun, SegmentEntry};
 use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES};
+use crate::hashes::hash_of;
 use crate::piece_cache::PieceCache;
 use crate::segment_file::SegmentFile;
 use crate::tier_folder::TierFolder;
@@ -134,6 +136,29 @@ impl Tables {
         }
         self.read_stored(number, &mut stored[..len])?;
         decode(frame.codec, &stored[..len], pages).map_err(|what| self.corrupt(frame, what))
+    }
+
+    /// Fills `out` with pages of an uncompressed frame from page `page` on, each of which has its hash (`hashes`, by
+    /// its number in `out`). Whether it did.
+    pub(crate) fn read_known(
+        &self,
+        number: usize,
+        page: u32,
+        out: &mut [u8],
+        hashes: &dyn Fn(u64) -> u128,
+    ) -> bool {
+        let frame = &self.frames[number];
+        let segment = &self.segments[frame.segment as usize];
+        let bytes = usize::try_from(PAGE_SIZE).unwrap_or(usize::MAX);
+        let is_known = |number: usize, page: &[u8]| hash_of(page) == hashes(number as u64);
+        let check = |out: &[u8]| match out.chunks(bytes).enumerate().all(|(at, page)| is_known(at, page)) {
+            true => Ok(()),
+            false => Err("a page is not what was stored".to_owned()),
+        };
+        frame.codec == Codec::Raw
+            && segment.mapped().is_some()
+            && u64::from(page) * PAGE_SIZE + out.len() as u64 <= frame.raw_len() as u64
+            && segment.read(frame.offset + u64::from(page) * PAGE_SIZE, out, &check).is_ok()
     }
 
     /// Copies pages of a frame from page `page` on. A frame is read and checked as a whole when the first of its pages

@@ -141,9 +141,12 @@ fn in_stop(
     tracer: &Tracer,
     (request, mut devices): (&CheckpointRequest, Devices),
     carry_over: &CarryOver,
-    image: Image,
+    mut image: Image,
     record: &ProcessRecord,
 ) -> Answer<RolledBack> {
+    if let Some(newest) = &carry_over.lineage {
+        image.know(newest);
+    }
     let (epoch, image) = (image.epoch(), Arc::new(image));
     let cut = cut::hold(context, &context.settings(), tracer, request, (carry_over, &devices.records))
         .map_err(|error| Box::new(error.reply()))?;

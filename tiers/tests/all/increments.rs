@@ -5,9 +5,12 @@ use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run, runs_of,
     segments_of,
 };
-use holdfast_image::pages::{ExtentSource, Inherited, MappedFrom, PageProvider, PageRun, StoreMapping};
+use holdfast_image::pages::{
+    ExtentSource, Inherited, MappedFrom, PageError, PageProvider, PageRun, StoreMapping,
+};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
-use holdfast_tiers::{ImageWriter, Job, JobLock, Lineage, PipelineOptions, Store};
+use holdfast_tiers::{Image, ImageWriter, Job, JobLock, Lineage, PipelineOptions, Store};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -212,8 +215,13 @@ impl World {
     fn check(&self) {
         let mut needed = BTreeSet::new();
         for (epoch, model) in &self.images {
-            let image = self.job.open_image(*epoch).unwrap();
+            let mut image = self.job.open_image(*epoch).unwrap();
             assert!(read_all(&image).unwrap() == *model, "image {epoch}");
+            if let Some(newest) = &self.parent {
+                image.know(newest);
+                let fifth = fifth(&image).unwrap();
+                assert!(fifth.iter().all(|(number, page)| model[number] == *page), "image {epoch}");
+            }
             image.verify(&|_| ()).unwrap();
             if let Some((newest, its)) = self.parent.as_ref().zip(self.images.values().next_back()) {
                 let common = image.in_common(newest);
@@ -234,6 +242,20 @@ impl World {
         let segments = segments(&self.job);
         assert_eq!(segments, needed.into_iter().collect::<Vec<_>>());
     }
+}
+
+/// Every fifth page that is not all zero, read by itself.
+fn fifth(image: &Image) -> Result<Model, PageError> {
+    let stored = image.extents().iter().filter(|extent| extent.source != ExtentSource::Zero);
+    let all = stored.flat_map(|extent| numbers(&extent.run));
+    let wanted: Vec<PageRun> = all.filter(|number| number % 5 == 0).map(|number| run(number, 1)).collect();
+    let found = Mutex::new(Model::new());
+    image.gather(&wanted, &|parts| {
+        let pages = parts.iter().map(|(start, page)| (start.0 / PAGE_SIZE, page.to_vec()));
+        found.lock().extend(pages);
+        Ok(())
+    })?;
+    Ok(found.into_inner())
 }
 
 fn numbers(run: &PageRun) -> std::ops::Range<u64> {
@@ -335,6 +357,37 @@ fn what_was_not_written_since_an_image_is_found_without_reading() {
     let found: Vec<u64> = common.runs().iter().flat_map(numbers).collect();
     assert!(found == unwritten, "{} pages, not {}", found.len(), unwritten.len());
     world.check();
+}
+
+#[test]
+fn single_pages_of_the_newest_image_are_compared_by_themselves() {
+    let (_dir, mut world) = world(1);
+    world.interval(&only(vec![write(0, 400, Content::Noise, 0)]));
+    let newest = world.parent.clone().unwrap();
+    let read = |is_known: bool| {
+        let mut image = world.job.open_image(newest.epoch()).unwrap();
+        if is_known {
+            image.know(&newest);
+        }
+        fifth(&image)
+    };
+    let whole = read(true).unwrap();
+    assert_eq!(whole.len(), 80);
+    assert!(whole == read(false).unwrap());
+    let damage = |number: u64| {
+        let path = &segments(&world.job)[0];
+        let mut bytes = fs::read(path).unwrap();
+        let page = &world.program[&number][..];
+        let at = bytes.windows(page.len()).position(|window| window == page).unwrap();
+        bytes[at] ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    // One that is not asked for.
+    damage(7);
+    assert!(read(false).is_err());
+    assert!(whole == read(true).unwrap());
+    damage(10);
+    assert!(read(true).is_err());
 }
 
 #[test]
