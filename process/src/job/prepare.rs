@@ -32,12 +32,13 @@ const YOUNG: Duration = Duration::from_secs(2);
 
 /// Facts looked up before the stop.
 pub struct Before {
-    /// Flags of mappings.
+    /// Flags of mappings; none of one that is held.
     pub flags: Flags,
     /// Who sleeps in a timed call.
     pub samples: Samples,
-    /// The flags of mappings are to be looked at inside the stop: its mappings change all the time, or it is one of
-    /// several that has just been made, as those are that soon end and cannot be looked at afterwards.
+    /// The flags of mappings are to be looked at inside the stop: it is held, so that one look is enough; its mappings
+    /// change all the time; or it is one of several that has just been made, as those are that soon end and cannot be
+    /// looked at afterwards.
     pub flags_inside: bool,
     /// Where its vdso is.
     vdso: Range<u64>,
@@ -94,7 +95,11 @@ pub fn prepare(
     refusals.extend(refuse::closed(pid));
     refuse::unless_empty(refusals)?;
     let (flags, mut maps) = procfs::by_any_thread(pid, |tid| {
-        let flags = procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?;
+        // What is held is looked at once, when it is stopped: a look walks over all pages.
+        let flags = match options.hold {
+            true => Vec::new(),
+            false => procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?,
+        };
         Some((flags, procfs::maps(pid, tid).ok()?))
     })
     .map_err(|_| CutError::Gone)?;
@@ -107,7 +112,8 @@ pub fn prepare(
     let share = usize::try_from(target.tracking.pages().bytes() / READY_SHARE).unwrap_or(usize::MAX);
     SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1));
     thread_pool::ready();
-    let flags_inside = options.changing || several && process_age::of(pid).is_none_or(|age| age < YOUNG);
+    let flags_inside =
+        options.hold || options.changing || several && process_age::of(pid).is_none_or(|age| age < YOUNG);
     Ok(Before {
         flags,
         samples: threads::sample(pid),
