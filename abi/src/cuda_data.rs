@@ -162,10 +162,6 @@ impl CudaData {
     /// ([`CudaFigure::NEEDED_BYTES`]); nothing is copied.
     pub const COMMAND_MEASURE: u64 = 5;
 
-    /// `command`: reserves the addresses from the first argument to the second, where nothing is: no memory of the
-    /// program comes to a place that the driver has left and is going to map again.
-    pub const COMMAND_RESERVE: u64 = 6;
-
     /// First argument of COMMAND_RETURN, also while it is being done: nothing waits for it; the library opens the gate
     /// when content is back, and tries again by itself.
     pub const OPENS_GATE: u64 = 1;

@@ -61,14 +61,6 @@ pub fn reserve(len: usize) -> *mut u8 {
     }
 }
 
-/// Addresses without memory at one place, if nothing is there.
-pub fn reserve_at(start: usize, len: usize) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let prot = libc::PROT_NONE as usize;
-    // SAFETY: nothing that is mapped is touched by this flag.
-    unsafe { call(libc::SYS_mmap, [start, len, prot, flags as usize, usize::MAX, 0]) };
-}
-
 /// Makes memory of [`reserve`] zero again.
 ///
 /// # Safety

@@ -56,6 +56,6 @@ pub use mapped_files::MappedFiles;
 pub use namespaces::Namespaces;
 pub use options::{CutOptions, Engine, Plan, Planner};
 pub use refuse::process as refuse_process;
-pub use tracer::Tracer;
+pub use tracer::{PartlyStopped, Tracer};
 pub use track::precopy_source::LiveMemory;
 pub use track::tracking::Tracking;

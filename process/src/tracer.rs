@@ -17,6 +17,7 @@ use crate::options::CutOptions;
 use crate::rebuild::RebuildError;
 use crate::rebuild::in_place::{self, InPlace, InPlaceError};
 use crate::stop::interrupt;
+use crate::stop::partial_stop::PartialStop;
 use crate::stop::process_errors;
 use crate::stop::resume::{self, StoppedProgram};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
@@ -33,6 +34,9 @@ const TEND_EVERY: Duration = Duration::from_millis(5);
 /// Longest stop that is tried to hold the program.
 const PARK_DEADLINE: Duration = Duration::from_millis(50);
 
+/// Addresses: from, to.
+type Places = Vec<(u64, u64)>;
+
 /// What the tracer thread can be asked.
 #[derive(Debug)]
 pub enum Command {
@@ -44,6 +48,12 @@ pub enum Command {
     Park(Vec<Target>, Sender<Result<(), CutError>>),
     /// Let it run on.
     Unpark,
+    /// Stop all threads of a process but these. With addresses that are to be kept free.
+    StopPart(Box<(Target, Vec<i32>, Places)>, Sender<Result<(), CutError>>),
+    /// Keep these addresses free.
+    Reserve(Sender<Result<(), CutError>>),
+    /// Let it run on.
+    ResumePart,
     /// Put the held programs back into what an image has of them.
     PutBack(Box<InPlace>, Sender<Result<Vec<String>, InPlaceError>>),
     /// No other cut will be asked for.
@@ -108,6 +118,7 @@ impl Tracer {
                 retained: Vec::new(),
                 unlifted: None,
                 parked: Vec::new(),
+                part: None,
                 next: None,
             }
             .run();
@@ -140,11 +151,56 @@ impl Tracer {
     /// # Errors
     /// They could not be stopped (in time); they run on.
     pub fn park(&self, targets: &[Target]) -> Result<Parked, CutError> {
-        let gone = || CutError::Failed { what: "the tracer thread ended".into() };
-        let (reply, answer) = bounded(1);
-        self.commands.send(Command::Park(targets.to_vec(), reply)).map_err(|_| gone())?;
-        answer.recv().map_err(|_| gone())??;
+        ask(&self.commands, |reply| Command::Park(targets.to_vec(), reply))?;
         Ok(Parked::new(&self.queue))
+    }
+}
+
+/// A process of which all threads but a few are stopped; they run on when this is dropped.
+#[derive(Debug)]
+pub struct PartlyStopped(Sender<Command>);
+
+impl PartlyStopped {
+    /// Addresses without memory at its places, where nothing is.
+    ///
+    /// # Errors
+    /// That cannot be; it is stopped all the same.
+    pub fn reserve(&self) -> Result<(), CutError> {
+        ask(&self.0, Command::Reserve)
+    }
+}
+
+impl Drop for PartlyStopped {
+    fn drop(&mut self) {
+        let _ = self.0.send(Command::ResumePart);
+    }
+}
+
+fn ask(
+    commands: &Sender<Command>,
+    command: impl FnOnce(Sender<Result<(), CutError>>) -> Command,
+) -> Result<(), CutError> {
+    let gone = || CutError::Failed { what: "the tracer thread ended".into() };
+    let (reply, answer) = bounded(1);
+    commands.send(command(reply)).map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+impl Tracer {
+    /// Stops all threads of a process but these until the answer is dropped. One process at a time. `places`: addresses
+    /// that [`PartlyStopped::reserve`] keeps free.
+    ///
+    /// # Errors
+    /// It could not be stopped (in time); it runs on.
+    pub fn stop_part(
+        &self,
+        target: &Target,
+        spared: &[i32],
+        places: &[(u64, u64)],
+    ) -> Result<PartlyStopped, CutError> {
+        let what = Box::new((target.clone(), spared.to_vec(), places.to_vec()));
+        ask(&self.commands, |reply| Command::StopPart(what, reply))?;
+        Ok(PartlyStopped(self.commands.clone()))
     }
 }
 
@@ -153,7 +209,7 @@ impl Tracer {
     /// know.
     ///
     /// # Errors
-    /// See [`InPlaceError`]; they are held still, and resumed or ended with the memory of the cut.
+    /// See [`InPlaceError`]; they are held part, and resumed or ended with the memory of the cut.
     pub fn put_back(&self, request: InPlace) -> Result<Vec<String>, InPlaceError> {
         let gone = || InPlaceError::Broken(RebuildError::Refused("the tracer thread ended".into()));
         let (reply, answer) = bounded(1);
@@ -178,6 +234,8 @@ struct Worker {
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
     parked: Vec<StoppedProgram>,
+    /// All threads of it but a few are stopped.
+    part: Option<PartialStop>,
     /// Was taken out of the inbox, and comes next.
     next: Option<Command>,
 }
@@ -185,13 +243,17 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         loop {
-            let wait = if self.state.stragglers.is_empty() { Duration::from_secs(3600) } else { TEND_EVERY };
+            let idle = self.state.stragglers.is_empty() && self.part.is_none();
+            let wait = if idle { Duration::from_secs(3600) } else { TEND_EVERY };
             match self.next.take().map_or_else(|| self.inbox.recv_timeout(wait), Ok) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.state.stragglers.tend();
+            if let Some(part) = &mut self.part {
+                part.tend(&mut self.state);
+            }
         }
     }
 
@@ -206,6 +268,18 @@ impl Worker {
                 let _ = reply.send(self.park(&targets));
             }
             Command::Unpark => self.unpark(),
+            Command::StopPart(what, reply) => {
+                self.resume_part();
+                let (target, spared, places) = *what;
+                let begun = PartialStop::begin(target, spared, places, &mut self.state);
+                let _ = reply.send(begun.map(|part| self.part = Some(part)));
+            }
+            Command::Reserve(reply) => {
+                let gone = || CutError::Failed { what: "no process is stopped in part".into() };
+                let part = self.part.as_mut().ok_or_else(gone);
+                let _ = reply.send(part.and_then(PartialStop::reserve));
+            }
+            Command::ResumePart => self.resume_part(),
             Command::PutBack(request, reply) => {
                 let _ = reply.send(self.put_back(&request));
             }
@@ -288,6 +362,12 @@ impl Worker {
         resume::resume_all(std::mem::take(&mut self.parked), &mut self.state.stragglers);
     }
 
+    fn resume_part(&mut self) {
+        if let Some(part) = self.part.take() {
+            part.end(&mut self.state);
+        }
+    }
+
     /// Lets the copies drop what is not needed of them: until then the programs' writes there cost copies.
     fn drop_surplus(&mut self) {
         for (_, current) in &mut self.retained {
@@ -339,8 +419,17 @@ mod tests {
         let queue: Arc<dyn TracerQueue> = Arc::new(commands.clone());
         let state = TracerState::with(Descendants::and(None));
         // It would wait for another command.
-        Worker { inbox, queue, state, retained: Vec::new(), unlifted: None, parked: Vec::new(), next: None }
-            .run();
+        Worker {
+            inbox,
+            queue,
+            state,
+            retained: Vec::new(),
+            unlifted: None,
+            parked: Vec::new(),
+            part: None,
+            next: None,
+        }
+        .run();
         assert!(commands.send(Command::Unpark).is_err(), "the thread has ended");
     }
 }

@@ -1,9 +1,11 @@
 /* Another thread maps memory all the time, as malloc and dlopen do, wherever the kernel has room, and keeps it with a
  * mark, while the program uses a device: `cuda_holes [STEPS]`. No place that a driver leaves for a while may be taken,
- * and no memory of the program replaced. */
+ * and no memory of the program replaced. A third thread has a lock of the C library's half of the time, which the
+ * driver may want, too. */
 #include "common.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -38,6 +40,23 @@ static void *maps(void *unused)
     return NULL;
 }
 
+static int nap(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    struct timespec pause = timespec_of_ns(1000000);
+    (void)info, (void)size, (void)unused;
+    nanosleep(&pause, NULL);
+    return 1;
+}
+
+static void *locks(void *unused)
+{
+    for (;;) {
+        dl_iterate_phdr(nap, NULL);
+        nap(NULL, 0, unused);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     long steps = argc > 1 ? atol(argv[1]) : 100;
@@ -56,6 +75,7 @@ int main(int argc, char **argv)
     CHECK_ZERO(set(context));
     CHECK_ZERO(allocate(&memory, 1 << 20));
     CHECK_ZERO(pthread_create(&thread, NULL, maps, NULL));
+    CHECK_ZERO(pthread_create(&thread, NULL, locks, NULL));
     struct timespec pause = timespec_of_ns(20000000);
     for (int round = 0; round < steps || has_to_stay(); round++) {
         int written = round, found = -1;

@@ -21,12 +21,13 @@ use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_process::cuda::devices::{self, Pair};
+use holdfast_process::cuda::uses::Places;
 use holdfast_process::cuda::{
-    Closed, CudaUse, Held, Hooks, Libcuda, Limits, SuspendError, Suspended, job_file, obstacles, restore_all,
-    room, suspend, uses,
+    Closed, CudaUse, Held, Hooks, Libcuda, Limits, PartialStop, PartialStops, SuspendError, Suspended,
+    job_file, obstacles, restore_all, room, suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
-use holdfast_process::{Members, refuse_process};
+use holdfast_process::{Members, PartlyStopped, Target, Tracer, refuse_process};
 use holdfast_sys::cuda::DevicePair;
 use holdfast_sys::ptrace;
 use parking_lot::Mutex;
@@ -40,12 +41,44 @@ use std::thread::{self, JoinHandle};
 /// cuda-checkpoint, "IPC").
 const SHARES_MEMORY: u32 = 610;
 
+/// Releases of the driver from this one on keep their addresses at a Checkpoint, but for a place below all others
+/// (tests/gpu/results, 580.159.04).
+const KEEPS_PLACES: u32 = 580;
+
 /// Which device of this machine is to stand for which of the image: OLD=NEW, with commas between.
 const DEVICES: &str = "HOLDFAST_CUDA_DEVICES";
 
 /// The first number of the driver's release, or 0.
 fn release_number() -> u32 {
     release().split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// Stops the threads of a job's processes, but for a few, while the driver leaves its addresses.
+struct JobStops<'a> {
+    tracer: &'a Tracer,
+    targets: &'a [Target],
+}
+
+impl PartialStops for JobStops<'_> {
+    /// So is a driver whose release is not known.
+    fn is_needed(&self) -> bool {
+        release_number() < KEEPS_PLACES
+    }
+
+    fn stop(&self, places: &Places, spared: &[i32]) -> Result<Box<dyn PartialStop>, String> {
+        let target = self.targets.iter().find(|target| target.pid == places.pid);
+        let target = target.ok_or_else(|| format!("process {} is none of the job's", places.pid))?;
+        let part = self.tracer.stop_part(target, spared, &places.all);
+        Ok(Box::new(JobStop(part.map_err(|error| error.to_string())?)))
+    }
+}
+
+struct JobStop(PartlyStopped);
+
+impl PartialStop for JobStop {
+    fn reserve(&self) -> Result<(), String> {
+        self.0.reserve().map_err(|error| error.to_string())
+    }
 }
 
 /// The driver, once a process has used it.
@@ -187,7 +220,12 @@ impl Cuda {
     ///
     /// # Errors
     /// Why that cannot be; they are RUNNING again.
-    pub fn suspend(&self, members: &Members, taking: Taking) -> Result<Option<Ready>, CheckpointError> {
+    pub fn suspend(
+        &self,
+        members: &Members,
+        taking: Taking,
+        tracer: &Tracer,
+    ) -> Result<Option<Ready>, CheckpointError> {
         let used = Cuda::users(members);
         let Some(first) = used.first() else { return Ok(None) };
         let found = self.obstacles(members, &used);
@@ -241,7 +279,8 @@ impl Cuda {
         let keeper = self.keeper.lock().clone();
         driver.rooms().held_by(keeper.map(|keeper| keeper as Arc<dyn Holder>));
         let rooms = Arc::clone(&driver);
-        let suspended = suspend(driver, &used, held).map_err(|error| match error {
+        let stops = JobStops { tracer, targets: members.targets() };
+        let suspended = suspend(driver, &used, held, &stops).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),
         })?;

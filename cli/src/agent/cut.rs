@@ -106,7 +106,7 @@ pub fn make(
     loop {
         let members = request.members()?;
         let taking = if whole { Taking::Whole } else { Taking::Changed };
-        let (suspended, records, kept) = match context.cuda.suspend(&members, taking)? {
+        let (suspended, records, kept) = match context.cuda.suspend(&members, taking, tracer)? {
             Some(Ready { suspended, records, kept }) => (Some(suspended), records, kept),
             None => (None, BTreeMap::new(), None),
         };

@@ -81,7 +81,7 @@ fn roll_back(context: &JobContext, tracer: &Tracer, request: &RollbackRequest) -
         inherited_fds: request.inherited_fds.clone(),
     };
     let members = cut_request.members().map_err(|error| Box::new(error.reply()))?;
-    let devices = Devices::suspend(context, &members)?;
+    let devices = Devices::suspend(context, &members, tracer)?;
     carry_over.monitor.iter().for_each(WriteMonitor::pause);
     let done = in_stop(context, tracer, (&cut_request, devices), &carry_over, image, &record);
     members.tell(Tracking::failed);

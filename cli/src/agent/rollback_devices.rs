@@ -17,7 +17,7 @@ use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
 use holdfast_process::cuda::Suspended;
 use holdfast_process::rebuild::RebuiltMember;
-use holdfast_process::{Members, Target};
+use holdfast_process::{Members, Target, Tracer};
 use holdfast_sys::ptrace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ impl Devices {
     ///
     /// # Errors
     /// It cannot; they are RUNNING.
-    pub fn suspend(context: &JobContext, members: &Members) -> Result<Devices, Box<Reply>> {
-        let ready =
-            context.cuda.suspend(members, Taking::Nothing).map_err(|error| Box::new(error.reply()))?;
+    pub fn suspend(context: &JobContext, members: &Members, tracer: &Tracer) -> Result<Devices, Box<Reply>> {
+        let ready = context.cuda.suspend(members, Taking::Nothing, tracer);
+        let ready = ready.map_err(|error| Box::new(error.reply()))?;
         let Some(Ready { suspended, records, kept }) = ready else { return Ok(Devices::default()) };
         // A device may have written to pinned memory past all page tables.
         let users = members.targets().iter().filter(|target| records.contains_key(&target.pid));

@@ -228,13 +228,6 @@ fn carry_out(work: &'static Work, number: u64) -> Outcome {
             mover(work).adopt();
             Ok(())
         }
-        (CudaData::COMMAND_RESERVE, _) if closed => {
-            let [start, end, ..] = &data.arguments;
-            let (start, end) = (start.load(Relaxed) as usize, end.load(Relaxed) as usize);
-            // What is in the way the agent sees.
-            platform::reserve_at(start, end.saturating_sub(start));
-            Ok(())
-        }
         (CudaData::COMMAND_RETURN, CudaData::RESIDENT) => Ok(()),
         (CudaData::COMMAND_RETURN, _) => {
             let [_, of_image, ..] = &data.arguments;

@@ -9,12 +9,13 @@
 
 use super::discarded;
 use super::hooks::{Closed, Hooks};
+use super::uses;
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
 use holdfast_abi::{CudaArea, CudaData, CudaFigure};
 use holdfast_image::cuda::CudaStop;
 use holdfast_sys::clock::elapsed_ns;
-use holdfast_sys::procfs::{Status, tasks};
+use holdfast_sys::procfs::Status;
 use holdfast_sys::{attributes, cuda, fault, procmem, ptrace};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,8 +49,6 @@ pub enum Step {
     Return,
     /// How much memory of the host Leave would take.
     Measure,
-    /// Addresses that the driver has left are kept free.
-    Reserve,
 }
 
 impl Step {
@@ -60,7 +59,6 @@ impl Step {
             Step::Leave => CudaData::COMMAND_LEAVE,
             Step::Return => CudaData::COMMAND_RETURN,
             Step::Measure => CudaData::COMMAND_MEASURE,
-            Step::Reserve => CudaData::COMMAND_RESERVE,
         }
     }
 }
@@ -93,7 +91,6 @@ impl fmt::Display for DataError {
             Step::Leave => "copying its device memory to the host",
             Step::Return => "copying its device memory back",
             Step::Measure => "looking for changes in its device memory",
-            Step::Reserve => "keeping the driver's addresses free",
         };
         write!(f, "process {pid} ({name}): {what}")?;
         if let Some(block) = self.block.checked_sub(1) {
@@ -222,9 +219,7 @@ impl Owned {
     /// The service thread as this process knows it.
     fn thread(&self) -> Option<i32> {
         let inner = i32::try_from(self.word(CudaData::SERVICE_THREAD).ok()?).ok().filter(|tid| *tid != 0)?;
-        let is = |tid: &i32| Status::read(self.pid, *tid).is_ok_and(|s| s.innermost("NSpid") == Some(inner));
-        let all = || tasks(self.pid).ok().and_then(|tids| tids.into_iter().find(is));
-        Some(inner).filter(is).or_else(all)
+        uses::thread(self.pid, inner)
     }
 
     /// Writes a command, and its number, which is returned.
@@ -465,14 +460,9 @@ impl Held {
         Ok(())
     }
 
-    /// Has addresses of a process kept free that nothing is mapped at: by libholdfast's thread, where it has one there.
-    pub(super) fn reserve(&self, pid: i32, ranges: &[(u64, u64)]) -> Result<(), DataError> {
-        let Some(one) = self.owned.iter().find(|one| one.pid == pid) else { return Ok(()) };
-        for &(start, end) in ranges {
-            let sent = one.send(Step::Reserve, &[start, end]).map_err(|_| one.gone(Step::Reserve));
-            sent.and_then(|number| one.answer(Step::Reserve, number, self.limits.drain))?;
-        }
-        Ok(())
+    /// libholdfast's thread in a process, where it has one.
+    pub(super) fn thread(&self, pid: i32) -> Option<i32> {
+        self.owned.iter().find(|one| one.pid == pid)?.thread()
     }
 
     /// Whether a keeper has memory of this process, and it was cut together with what has this seal.

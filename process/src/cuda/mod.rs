@@ -29,5 +29,7 @@ pub mod uses;
 pub use data::{Held, Keep, Kept, Limits, Spare};
 pub use driver::{Cause, CudaState, DriverCheckpoint, DriverError};
 pub use hooks::{Closed, Hooks, Inside};
-pub use sequence::{SuspendError, Suspended, obstacles, restore_all, settle_all, suspend};
+pub use sequence::{
+    PartialStop, PartialStops, SuspendError, Suspended, obstacles, restore_all, settle_all, suspend,
+};
 pub use uses::{CudaUse, Libcuda};

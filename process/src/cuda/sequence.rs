@@ -7,6 +7,8 @@
 //! ended meanwhile is no failure. After an error the driver is asked for the state: an answer that was lost may have
 //! been a success.
 //!
+//! Where a driver leaves its addresses at a Checkpoint ([`PartialStops`]), no thread of the program runs until these
+//! are kept free, but for those that the driver needs: what is mapped there Restore would replace.
 //! The driver's documentation lets a process's own threads run meanwhile: their calls of CUDA wait, and host memory,
 //! pinned memory too, stays valid (README of NVIDIA's cuda-checkpoint, "The Utility").
 
@@ -38,6 +40,26 @@ const NOT_SUPPORTED: i32 = 801;
 const OUT_OF_MEMORY: i32 = 2;
 const OPERATING_SYSTEM: i32 = 304;
 const UNKNOWN: i32 = 999;
+
+/// Stops all threads of a process but a few, and maps in it.
+pub trait PartialStops {
+    /// Whether the driver may leave its addresses at a Checkpoint.
+    fn is_needed(&self) -> bool;
+    /// Stops all threads of a process but these, until the answer is dropped. With the places that it may leave.
+    ///
+    /// # Errors
+    /// They run, in words.
+    fn stop(&self, places: &Places, spared: &[i32]) -> Result<Box<dyn PartialStop>, String>;
+}
+
+/// A process of which all threads but a few are stopped.
+pub trait PartialStop: Send {
+    /// Keeps its places free, where nothing is mapped.
+    ///
+    /// # Errors
+    /// In words.
+    fn reserve(&self) -> Result<(), String>;
+}
 
 /// Why no image can be made. All processes run on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -292,6 +314,8 @@ pub struct Suspended {
     left: Option<String>,
     /// Device memory that is away, and gates: back and open when all else is done: the last to be dropped.
     held: Option<Held>,
+    /// A process whose places could not be kept free: it is stopped until it is restored.
+    part: Option<Box<dyn PartialStop>>,
 }
 
 impl fmt::Debug for Suspended {
@@ -309,8 +333,9 @@ pub fn suspend(
     driver: Arc<dyn DriverCheckpoint>,
     uses: &[CudaUse],
     held: Held,
+    stops: &dyn PartialStops,
 ) -> Result<Suspended, SuspendError> {
-    Suspended::make(driver, uses, uses::devices_of, Some(held))
+    Suspended::make(driver, uses, uses::devices_of, Some(held), stops)
 }
 
 /// Gives device memory back, and opens the gates: now, or, where the driver does not let a process go on, when it does.
@@ -332,17 +357,24 @@ impl Suspended {
         uses: &[CudaUse],
         devices: fn(i32) -> Vec<Refusal>,
         held: Option<Held>,
+        stops: &dyn PartialStops,
     ) -> Result<Suspended, SuspendError> {
         let figures = CudaStop { processes: uses.len() as u64, ..CudaStop::default() };
         let begun = held.as_ref().map_or_else(Instant::now, Held::begun);
-        let mut made = Suspended { driver, pids: Vec::new(), figures, begun, over: false, left: None, held };
-        match made.bring(uses, devices) {
+        let (pids, left, part) = Default::default();
+        let mut made = Suspended { driver, pids, figures, begun, over: false, left, held, part };
+        match made.bring(uses, devices, stops) {
             Ok(()) => Ok(made),
             Err(error) => Err(error.with(made.undo())),
         }
     }
 
-    fn bring(&mut self, uses: &[CudaUse], devices: fn(i32) -> Vec<Refusal>) -> Result<(), SuspendError> {
+    fn bring(
+        &mut self,
+        uses: &[CudaUse],
+        devices: fn(i32) -> Vec<Refusal>,
+        stops: &dyn PartialStops,
+    ) -> Result<(), SuspendError> {
         let driver = Arc::clone(&self.driver);
         let begun = Instant::now();
         for one in uses {
@@ -354,8 +386,8 @@ impl Suspended {
         // Not earlier: what libholdfast has unmapped for the checkpoint is no place of the driver's any more.
         let before: Vec<Places> = self.pids.iter().map(|pid| uses::places(*pid)).collect();
         let begun = Instant::now();
-        for pid in self.pids.clone() {
-            self.step(pid, driver.checkpoint(pid))?;
+        for places in &before {
+            self.checkpoint(places, stops)?;
         }
         for pid in self.pids.clone() {
             let state = settled_state(&*driver, pid);
@@ -372,7 +404,61 @@ impl Suspended {
         self.figures.checkpoint_ns = elapsed_ns(begun);
         fault::point("cuda-checkpointed");
         self.nothing_is_left(uses, devices)?;
-        self.keep_places(&before)
+        self.nothing_is_in_the_way(&before)
+    }
+
+    /// Has the driver checkpoint a process, and keeps the places free that it leaves.
+    fn checkpoint(&mut self, places: &Places, stops: &dyn PartialStops) -> Result<(), SuspendError> {
+        let pid = places.pid;
+        let mut part = None;
+        if stops.is_needed() {
+            part = self.stop(places, stops)?;
+        }
+        let done = self.driver.checkpoint(pid);
+        // Whatever the answer is: it may have been carried out.
+        if !uses::unmapped(pid, &places.all).is_empty() && !has_ended(pid) {
+            if part.is_none() {
+                part = self.stop(places, stops)?;
+            }
+            let kept = part.as_ref().map_or(Ok(()), |part| part.reserve());
+            if let Err(why) = kept
+                && !has_ended(pid)
+            {
+                self.part = part;
+                return Err(SuspendError::Failed(format!("{}: {why}", process(pid))));
+            }
+        }
+        self.step(pid, done)
+    }
+
+    /// Stops all threads of a process but those that the driver and libholdfast need. None: it has ended.
+    fn stop(
+        &self,
+        places: &Places,
+        stops: &dyn PartialStops,
+    ) -> Result<Option<Box<dyn PartialStop>>, SuspendError> {
+        let pid = places.pid;
+        let answers = self.driver.restore_thread(pid);
+        let answers = match answers.map(|tid| uses::answering(pid, tid)) {
+            Err(_) | Ok(None) if has_ended(pid) => return Ok(None),
+            Err(error) => return Err(failed(pid, &error)),
+            // Without it the driver would wait for ever.
+            Ok(None) => {
+                let what = format!("{} has no thread by the number that the driver gives", process(pid));
+                return Err(SuspendError::Failed(what));
+            }
+            Ok(Some(tid)) => tid,
+        };
+        let own = self.held.as_ref().and_then(|held| held.thread(pid));
+        let spared: Vec<i32> = own.into_iter().chain([answers]).collect();
+        match stops.stop(places, &spared) {
+            Ok(part) => Ok(Some(part)),
+            Err(_) if has_ended(pid) => Ok(None),
+            Err(why) => Err(SuspendError::Failed(format!(
+                "{} could not be stopped for a moment, which this driver needs: {why}; try again later",
+                process(pid)
+            ))),
+        }
     }
 
     /// What a call came to. One that failed in a process that has ended meanwhile is none.
@@ -404,16 +490,9 @@ impl Suspended {
         Ok(())
     }
 
-    /// Keeps the places free that the driver has left. What the program has put into one meanwhile Restore would
-    /// replace (driver 580.159.04 maps with MAP_FIXED): such a process is not restored. `before`: places of each.
-    fn keep_places(&mut self, before: &[Places]) -> Result<(), SuspendError> {
-        for Places { pid, all, .. } in before.iter().filter(|places| self.pids.contains(&places.pid)) {
-            let free = uses::unmapped(*pid, all);
-            tracing::debug!("process {pid}: {} places that the driver had mapped are free", free.len());
-            if let Some(held) = &self.held {
-                held.reserve(*pid, &free).map_err(|error| SuspendError::Failed(error.to_string()))?;
-            }
-        }
+    /// What the program has put into a place of a device meanwhile Restore would replace (driver 580.159.04 maps with
+    /// MAP_FIXED): such a process is not restored. It can be there only if its threads had to run for a moment.
+    fn nothing_is_in_the_way(&mut self, before: &[Places]) -> Result<(), SuspendError> {
         for one in before {
             if let Some((start, end)) = uses::taken(one.pid, &one.devices) {
                 self.pids.retain(|pid| *pid != one.pid);
@@ -474,6 +553,7 @@ impl Suspended {
     /// All are RUNNING, but for those of which it says otherwise.
     fn settled(&mut self) -> Result<(), String> {
         let settled = settle_all(&*self.driver, &self.pids);
+        self.part = None;
         together([settled, self.left.take().map_or(Ok(()), Err)].into_iter())
     }
 

@@ -9,7 +9,7 @@
 //! The driver of the tests, which needs no GPU, has memfds of their names for devices.
 
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::procfs::{self, Mapping};
+use holdfast_sys::procfs::{self, Mapping, Status};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -121,6 +121,19 @@ fn has_drivers_thread(pid: i32) -> bool {
     tasks.into_iter().any(|tid| {
         fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).is_ok_and(|name| name.trim_end() == NAME)
     })
+}
+
+/// A thread of a process by the number that it has for the process itself.
+pub(super) fn thread(pid: i32, inner: i32) -> Option<i32> {
+    let is = |tid: &i32| Status::read(pid, *tid).is_ok_and(|s| s.innermost("NSpid") == Some(inner));
+    let all = || procfs::tasks(pid).ok().and_then(|tids| tids.into_iter().find(is));
+    Some(inner).filter(is).or_else(all)
+}
+
+/// The thread that the driver names: by its number here, or in a namespace by that for the process itself.
+pub(super) fn answering(pid: i32, tid: i32) -> Option<i32> {
+    let is_here = procfs::tasks(pid).is_ok_and(|tids| tids.contains(&tid));
+    if is_here { Some(tid) } else { thread(pid, tid) }
 }
 
 /// Which of these processes use CUDA. `begun`: libholdfast has seen one of them initialise the driver.

@@ -258,7 +258,7 @@ fn adopt(
         .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
     let room = |stopped: &Stopped| make_area(pid, stopped, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
-    match interrupt::stop(&[Whom { pid, vdso }], options.deadline) {
+    match interrupt::stop(&[Whom { pid, vdso, spared: Vec::new() }], options.deadline) {
         Ok((stopped, _)) => {
             let stopped = stopped.into_iter().next().unwrap_or_default();
             let made = room(&stopped);

@@ -55,7 +55,7 @@ pub struct Before {
 impl Before {
     /// What is to be stopped.
     pub fn whom(&self, pid: i32) -> Whom {
-        Whom { pid, vdso: self.vdso.clone() }
+        Whom { pid, vdso: self.vdso.clone(), spared: Vec::new() }
     }
 }
 

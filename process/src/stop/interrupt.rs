@@ -41,6 +41,8 @@ pub struct Whom {
     /// Where its threads should not stop, if they can help it: an image with one there needs the kernel that it was
     /// made under (`rebuild::vdso`).
     pub vdso: Range<u64>,
+    /// Threads that run on.
+    pub spared: Vec<i32>,
 }
 
 /// A thread in an event stop.
@@ -266,14 +268,15 @@ fn leave_vdso(
 /// Seizes all threads that are not yet; returns them, with the place of their process.
 fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Why> {
     let mut fresh = Vec::new();
-    for (at, (&Whom { pid, .. }, seized)) in whom.iter().zip(seized).enumerate() {
+    for (at, (Whom { pid, spared, .. }, seized)) in whom.iter().zip(seized).enumerate() {
+        let pid = *pid;
         // All of them stand: as many as there are.
         if !seized.is_empty() && procfs::task_count(pid).is_ok_and(|count| count == seized.len()) {
             continue;
         }
         let gone = |_| if whom.len() == 1 { Why::Gone } else { has_just_ended(pid) };
         for tid in procfs::tasks(pid).map_err(gone)? {
-            if seized.contains_key(&tid) {
+            if seized.contains_key(&tid) || spared.contains(&tid) {
                 continue;
             }
             match ptrace::seize(tid, OPTIONS).or_else(|error| seize_again(pid, tid, error)) {

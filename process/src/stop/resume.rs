@@ -93,7 +93,21 @@ pub fn park(
     deadline: Duration,
     state: &mut TracerState,
 ) -> Result<Vec<StoppedProgram>, CutError> {
-    let whom: Vec<Whom> = targets.iter().map(|target| Whom { pid: target.pid, vdso: 0..0 }).collect();
+    park_but(targets, &[], deadline, state)
+}
+
+/// The same, but for these threads, which run on.
+///
+/// # Errors
+/// See [`park`].
+pub fn park_but(
+    targets: &[Target],
+    spared: &[i32],
+    deadline: Duration,
+    state: &mut TracerState,
+) -> Result<Vec<StoppedProgram>, CutError> {
+    let whom = |target: &Target| Whom { pid: target.pid, vdso: 0..0, spared: spared.to_vec() };
+    let whom: Vec<Whom> = targets.iter().map(whom).collect();
     let sampled: Vec<(&Target, Samples)> =
         targets.iter().map(|target| (target, threads::sample(target.pid))).collect();
     let stopped = match interrupt::stop(&whom, deadline) {
@@ -108,7 +122,8 @@ pub fn park(
     for ((target, samples), stopped) in sampled.iter().zip(stopped) {
         let mut held = StoppedProgram::new(target.pid, stopped);
         // Each of them: a call that was interrupted must be repaired whatever became of the others.
-        result = result.and(ready(target, state.of(target), samples, &mut held, true));
+        let ready = ready(target, state.of(target), samples, &mut held, spared.is_empty());
+        result = result.and(ready);
         all.push(held);
     }
     match result {

@@ -13,6 +13,13 @@ const INTERNAL: i32 = 70;
 /// The driver leaves its addresses.
 const DROPS: &str = "STAND_IN_RANGES=drop";
 
+/// As each user, with each owner of device memory.
+fn each_owner(test: impl Fn(&Bed, &str) -> Result<()>) {
+    for owner in ["library", "keeper", "driver"] {
+        each_user(|bed| test(bed, owner).with_context(|| format!("owner {owner}")));
+    }
+}
+
 /// Waits for a file of `cuda_past`, and makes a checkpoint.
 fn phase(bed: &Bed, job: &CudaJob<'_>, number: u32) -> Result<()> {
     let made = bed.work().join(format!("at.{number}"));
@@ -37,23 +44,23 @@ fn is_in_the_image(bed: &Bed, kind: &str, options: &[&str], owner: &str) -> Resu
 
 #[test]
 fn work_of_a_function_that_the_table_does_not_have() {
-    each_user(|bed| is_in_the_image(bed, "unknown", &[], "library"));
+    each_owner(|bed, owner| is_in_the_image(bed, "unknown", &[], owner));
 }
 
 #[test]
 fn the_same_by_its_address_from_the_driver() {
-    each_user(|bed| is_in_the_image(bed, "given", &[], "library"));
+    each_owner(|bed, owner| is_in_the_image(bed, "given", &[], owner));
 }
 
 #[test]
 fn work_of_a_library_that_is_bound_deeply() {
-    each_user(|bed| is_in_the_image(bed, "deep", &["--malloc", "system"], "library"));
+    each_owner(|bed, owner| is_in_the_image(bed, "deep", &["--malloc", "system"], owner));
 }
 
 /// Not for ever, because one capture was not ended as it should.
 #[test]
 fn a_capture_that_ended_in_an_error_is_over() {
-    each_user(|bed| is_in_the_image(bed, "unjoined", &[], "driver"));
+    each_owner(|bed, owner| is_in_the_image(bed, "unjoined", &[], owner));
 }
 
 /// As long as it is so: `check` and a checkpoint say these words, and there is no image.
@@ -66,10 +73,14 @@ fn is_refused(bed: &Bed, job: &CudaJob<'_>, words: &str) -> Result<()> {
     Ok(())
 }
 
+/// With a keeper the driver refuses it to anything else: the process has memory of another one.
 #[test]
 fn a_process_that_something_else_has_checkpointed() {
-    each_user(|bed| {
-        let job = CudaJob::start(bed, JOB, "saxpy", &[])?;
+    each_owner(|bed, owner| {
+        if owner == "keeper" {
+            return Ok(());
+        }
+        let job = CudaJob::start(bed, JOB, "saxpy", &[("HOLDFAST_CUDA_DATA", owner)])?;
         job.checkpoint()?;
         let pid = job.pid().to_string();
         let mut other = bed.command(&bed.kit().program("cuda_other"));
@@ -105,42 +116,45 @@ fn a_failed_restore(bed: &Bed, variables: Variables<'_>) -> Result<()> {
 
 #[test]
 fn a_process_that_could_not_be_restored_has_no_images_any_more() {
-    each_user(|bed| a_failed_restore(bed, &[("STAND_IN_FAULT", "restore@2")]));
+    each_owner(|bed, owner| {
+        a_failed_restore(bed, &[("STAND_IN_FAULT", "restore@2"), ("HOLDFAST_CUDA_DATA", owner)])
+    });
 }
 
-/// A driver that leaves its addresses while the process is CHECKPOINTED, and takes them back whatever is there. What
-/// the program maps meanwhile lies elsewhere, or in one of them before it could be kept free: then it is not restored.
+/// A driver that leaves its addresses while the process is CHECKPOINTED, and takes them back whatever is there: what
+/// the program maps meanwhile, and while it is restarted, lies elsewhere.
 fn nothing_is_replaced(bed: &Bed, ranges: &str, owner: &str) -> Result<()> {
     let program = bed.kit().program("cuda_holes").to_string_lossy().into_owned();
     let words = ["/usr/bin/env", "STAND_IN_FAULT=", ranges, &program, "10"];
     let mut job = CudaJob::begin(bed, JOB, &words, &[("HOLDFAST_CUDA_DATA", owner)])?;
     job.lines(2)?;
     for _ in 0..8 {
-        let ended = say(bed, &["checkpoint", JOB], &[])?;
-        if ended.code() != 0 {
-            let told = &ended.stderr;
-            let may_be = ranges == DROPS && told.contains("is left CHECKPOINTED: its memory at ");
-            ensure!(may_be, "{told}");
-            is_refused(bed, &job, "its CUDA is CHECKPOINTED already")?;
-            job.kill()?;
-            if bed.images(JOB).is_empty() {
-                return Ok(());
-            }
-            job.restart(&[])?;
-        }
+        job.checkpoint()?;
         job.lines(1)?;
     }
     job.kill()?;
-    if !bed.images(JOB).is_empty() {
-        job.restart(&[])?;
-        job.ends_well()?;
-    }
-    Ok(())
+    job.restart(&[])?;
+    job.lines(1)?;
+    job.checkpoint().context("after the restart")?;
+    job.lines(1)?;
+    job.kill()?;
+    job.restart(&[])?;
+    job.ends_well()
 }
 
 #[test]
-fn memory_that_is_mapped_meanwhile_is_not_replaced() {
+fn memory_that_is_mapped_meanwhile_is_not_replaced_where_libholdfast_has_the_rest() {
     each_user(|bed| nothing_is_replaced(bed, DROPS, "library"));
+}
+
+#[test]
+fn the_same_where_a_keeper_has_it() {
+    each_user(|bed| nothing_is_replaced(bed, DROPS, "keeper"));
+}
+
+#[test]
+fn the_same_where_the_driver_has_it() {
+    each_user(|bed| nothing_is_replaced(bed, DROPS, "driver"));
 }
 
 /// Where the driver keeps its addresses nothing is in the way: the places of a keeper's memory are free.

@@ -152,6 +152,16 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Takes a lock of the C library's that threads of the program may have: which a real driver takes at a checkpoint is
+/// not known.
+pub fn take_a_lock() {
+    extern "C" fn first(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> libc::c_int {
+        1
+    }
+    // SAFETY: a function that looks at nothing.
+    unsafe { libc::dl_iterate_phdr(Some(first), null_mut()) };
+}
+
 /// The caller's process as the C library says it: what is asked for a second time after a restart.
 pub fn process_id() -> i32 {
     // SAFETY: no arguments.

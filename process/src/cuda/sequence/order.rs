@@ -5,7 +5,7 @@
 //! for ever, and memory behind an open gate that is away is unmapped memory (`cuda-hooks/tests/service.rs`).
 #![allow(clippy::unwrap_used)]
 
-use super::tests::{nothing, uses};
+use super::tests::{Runs, nothing, uses};
 use super::*;
 use crate::cuda::{Closed, Hooks, Limits};
 use holdfast_abi::{CudaArea, CudaData};
@@ -136,7 +136,7 @@ fn checkpoint() -> Seen {
     let limit = Duration::from_secs(60);
     let held = Held::leave(gates, Limits { drain: limit, data: limit }, &mut |_| unreachable!()).unwrap();
     let driver = Arc::clone(&bed) as Arc<dyn DriverCheckpoint>;
-    let suspended = Suspended::make(driver, &uses(), nothing, Some(held)).unwrap();
+    let suspended = Suspended::make(driver, &uses(), nothing, Some(held), &Runs).unwrap();
     bed.see(Step::Cut);
     suspended.resume(0).2.unwrap();
     bed.over.store(true, SeqCst);

@@ -117,12 +117,24 @@ pub(super) fn uses() -> Vec<CudaUse> {
     vec![of(std::process::id()), of(std::os::unix::process::parent_id())]
 }
 
+/// Nothing is stopped.
+pub(super) struct Runs;
+
+impl PartialStops for Runs {
+    fn is_needed(&self) -> bool {
+        false
+    }
+    fn stop(&self, _: &Places, _: &[i32]) -> Result<Box<dyn PartialStop>, String> {
+        Err("nothing is stopped here".into())
+    }
+}
+
 pub(super) fn nothing(_: i32) -> Vec<Refusal> {
     Vec::new()
 }
 
 fn make(driver: &Arc<Fake>, uses: &[CudaUse]) -> Result<Suspended, SuspendError> {
-    Suspended::make(Arc::clone(driver) as Arc<dyn DriverCheckpoint>, uses, nothing, None)
+    Suspended::make(Arc::clone(driver) as Arc<dyn DriverCheckpoint>, uses, nothing, None, &Runs)
 }
 
 #[test]
@@ -225,8 +237,8 @@ fn what_is_left_of_a_device_is_refused_and_all_is_undone() {
         vec![Refusal { subject, reason: refuse::CUDA_DEVICE.into() }]
     };
     let driver = Arc::new(Fake::default());
-    let error =
-        Suspended::make(Arc::clone(&driver) as Arc<dyn DriverCheckpoint>, &uses(), left, None).unwrap_err();
+    let error = Suspended::make(Arc::clone(&driver) as Arc<dyn DriverCheckpoint>, &uses(), left, None, &Runs)
+        .unwrap_err();
     let SuspendError::Refused(refusals) = error else { unreachable!() };
     assert!(refusals.len() == 2 && refusals[0].to_string().contains("nvmlShutdown"), "{refusals:?}");
     assert!(driver.all_are(CudaState::Running));
@@ -269,4 +281,53 @@ fn obstacles_are_named_and_nothing_is_changed() {
     let child = Fake { broken: Some((names::RESTORE_THREAD, Fault::Code(1))), ..Fake::default() };
     assert!(found(&child, &uses())[0].contains("forked from a process that uses CUDA"));
     assert!(driver.places(names::LOCK).is_empty());
+}
+
+/// Stops nothing, and takes note of what the driver was asked for by then.
+struct JobStops<'a> {
+    driver: &'a Fake,
+    fails: bool,
+    asked: Mutex<Vec<(i32, Vec<i32>, usize)>>,
+}
+
+struct JobStop;
+
+impl PartialStops for JobStops<'_> {
+    fn is_needed(&self) -> bool {
+        true
+    }
+    fn stop(&self, places: &Places, spared: &[i32]) -> Result<Box<dyn PartialStop>, String> {
+        let checkpoints = self.driver.places(names::CHECKPOINT).len();
+        self.asked.lock().push((places.pid, spared.to_vec(), checkpoints));
+        if self.fails { Err("thread 7 did not stop".into()) } else { Ok(Box::new(JobStop)) }
+    }
+}
+
+impl PartialStop for JobStop {
+    fn reserve(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn each_process_is_stopped_before_the_driver_may_leave_its_addresses_or_is_not_checkpointed() {
+    for fails in [false, true] {
+        let driver = Arc::new(Fake::default());
+        let stops = JobStops { driver: &driver, fails, asked: Mutex::default() };
+        let of = Arc::clone(&driver) as Arc<dyn DriverCheckpoint>;
+        let made = Suspended::make(of, &uses(), nothing, None, &stops);
+        let asked = stops.asked.lock().clone();
+        // The thread that answers runs on: the number that this driver gives.
+        let all: Vec<_> = uses().iter().enumerate().map(|(at, one)| (one.pid, vec![one.pid], at)).collect();
+        if fails {
+            let Err(SuspendError::Failed(text)) = made else { unreachable!() };
+            assert!(text.contains("thread 7 did not stop; try again later"), "{text}");
+            assert_eq!(asked, all[..1]);
+            assert_eq!(driver.places(names::CHECKPOINT), [0_usize; 0]);
+        } else {
+            assert_eq!(asked, all);
+            drop(made.unwrap());
+        }
+        assert!(driver.all_are(CudaState::Running));
+    }
 }

@@ -163,6 +163,7 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
     process.job_file.as_mut().map_or(Ok(()), JobFile::add)?;
     let keep = settings().keep_ranges;
     physical::detach(keep)?;
+    system::take_a_lock();
     if !keep {
         space::drop_reserved();
     }
