@@ -10,7 +10,7 @@ use crate::names;
 use crate::report::{short_time, size};
 use holdfast_image::control::{Reply, Request};
 use holdfast_image::cuda::DeviceMemory;
-use holdfast_image::refusal::{Checked, Estimate, one_per_object};
+use holdfast_image::refusal::{Checked, Estimate, StopBy, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, ancestors, check};
 use holdfast_tiers::{Job, Store};
 use serde_json::{Value, json};
@@ -88,20 +88,27 @@ impl Inspected {
 
 /// What a checkpoint would take, in words.
 fn line(estimate: &Estimate) -> String {
-    let Estimate { memory_bytes, dirty_bytes, image_bytes, stop_ns, images } = *estimate;
+    let Estimate { memory_bytes, dirty_bytes, image_bytes, stop_ns, images, stop_by } = *estimate;
     let memory = match dirty_bytes < memory_bytes {
         true => {
             format!("{} of {} in memory written since the last image", size(dirty_bytes), size(memory_bytes))
         }
         false => format!("{} in memory", size(memory_bytes)),
     };
-    match stop_ns {
-        Some(stop_ns) => format!(
+    let first = |stop: &str| format!("the first image: {memory}, before compression; {stop}");
+    match (stop_ns.map(short_time), stop_by) {
+        (Some(stop), Some(StopBy::EarlierRuns)) => {
+            first(&format!("stop time about {stop} (as of the last {images} of earlier runs)"))
+        }
+        (Some(stop), Some(StopBy::OtherMachine)) => first(&format!(
+            "stop time about {stop} (as on an H200 with driver 580.159.04; nothing was measured here yet)"
+        )),
+        (Some(stop), None) => format!(
             "the next image: {memory}, about {} on disk, stop time about {} (as of the last {images})",
             size(image_bytes),
-            short_time(stop_ns)
+            stop
         ),
-        None => format!("the first image: {memory}, before compression; its stop time shows then"),
+        (None, _) => first("its stop time shows then"),
     }
 }
 
@@ -215,6 +222,15 @@ mod tests {
         };
         let begin = "the first image: 4.0 KiB in memory, before compression; its stop time shows then";
         assert_eq!(line_of(first), begin);
+        let earlier =
+            Estimate { stop_ns: Some(5_000_000), images: 2, stop_by: Some(StopBy::EarlierRuns), ..first };
+        assert!(line_of(earlier).ends_with("; stop time about 5.00 ms (as of the last 2 of earlier runs)"));
+        let elsewhere = Estimate { stop_ns: Some(700_000_000), stop_by: Some(StopBy::OtherMachine), ..first };
+        let line = line_of(elsewhere);
+        assert!(
+            line.contains("; stop time about 700.00 ms (as on an H200") && line.contains("measured"),
+            "{line}"
+        );
         let next =
             Estimate { dirty_bytes: 1024, image_bytes: 512, stop_ns: Some(2_000_000), images: 3, ..first };
         assert_eq!(

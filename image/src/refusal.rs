@@ -223,10 +223,23 @@ pub struct Estimate {
     pub dirty_bytes: u64,
     /// What the image would add on disk, bytes.
     pub image_bytes: u64,
-    /// How long the program would be stopped, nanoseconds; none: it has no image yet.
+    /// How long the program would be stopped, nanoseconds; none: it has no image yet, and nothing else says it.
     pub stop_ns: Option<u64>,
-    /// Number of earlier images that say so.
+    /// Number of images that say so.
     pub images: u64,
+    /// What says it, where they are none of this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_by: Option<StopBy>,
+}
+
+/// What says how long the first image of a run will stop the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopBy {
+    /// Images of earlier runs of the job.
+    EarlierRuns,
+    /// What other programs with as much device memory have taken on another machine.
+    OtherMachine,
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub struct Nvml {
 pub struct Room {
     /// Bytes that nothing has.
     pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
     /// The number in the name of its file, /dev/nvidiaN.
     pub minor: Option<u32>,
 }
@@ -89,8 +91,8 @@ impl Nvml {
             // SAFETY: as above; a local to write to.
             (unsafe { minor(handle, &raw mut number) }) == SUCCESS
         });
-        let [_, free, _] = memory;
-        Ok(Room { free, minor: minor.map(|_| number) })
+        let [total, free, _] = memory;
+        Ok(Room { free, total, minor: minor.map(|_| number) })
     }
 }
 

@@ -112,7 +112,8 @@ fn look(
     }
     checked.findings = one_per_object(&checked.findings);
     checked.device_memory = Cuda::device_memory(members, &used);
-    checked.estimate = estimate::of(context, members);
+    let devices = checked.device_memory.map(|memory| (used.len() as u64, memory));
+    checked.estimate = estimate::of(context, members, devices);
     Ok(checked)
 }
 

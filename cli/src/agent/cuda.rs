@@ -24,7 +24,7 @@ use holdfast_process::cuda::devices::{self, Pair};
 use holdfast_process::cuda::uses::Places;
 use holdfast_process::cuda::{
     Closed, CudaUse, Held, Hooks, Libcuda, Limits, PartialStop, PartialStops, SuspendError, Suspended,
-    job_file, obstacles, restore_all, room, suspend, uses,
+    job_file, named, obstacles, restore_all, room, suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, PartlyStopped, Target, Tracer, refuse_process};
@@ -202,6 +202,11 @@ impl Cuda {
                 let shares = release_number() >= SHARES_MEMORY;
                 let seen = Cuda::hooks(members, used);
                 let seen = seen.iter().flat_map(|hooks| hooks.refusals(shares));
+                let pids: Vec<i32> = used.iter().map(|one| one.pid).collect();
+                let by_name = named::obstacles(&pids, release_number());
+                if !by_name.is_empty() {
+                    return by_name;
+                }
                 let found: Vec<Refusal> = obstacles(&*driver, used).into_iter().chain(seen).collect();
                 if !found.is_empty() {
                     return found;

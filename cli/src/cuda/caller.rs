@@ -56,7 +56,7 @@ impl Direct {
             // Of a part of a device the driver gives the same kind of number, and NVML has another word for it.
             let part = gpu.replacen("GPU-", "MIG-", 1);
             let room = nvml.room(&gpu).or_else(|why| nvml.room(&part).map_err(|_| why))?;
-            Ok(DeviceRoom { uuid: bytes, minor: room.minor, free: room.free })
+            Ok(DeviceRoom { uuid: bytes, minor: room.minor, free: room.free, total: room.total })
         };
         self.driver.devices().into_iter().map(of).collect()
     }

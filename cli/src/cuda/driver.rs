@@ -14,7 +14,7 @@ use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError, us
 use holdfast_sys::cuda::DevicePair;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the work of a process on devices may take to end: seconds.
 const LOCK: &str = "HOLDFAST_CUDA_LOCK";
@@ -23,6 +23,8 @@ const DEADLINE: &str = "HOLDFAST_CUDA_DEADLINE";
 /// What is long for a question, and for what undoes: a driver that needs more has hung.
 const QUESTION: Duration = Duration::from_secs(30);
 const UNDO: Duration = Duration::from_secs(120);
+/// Half of the slowest rate that a driver was seen to move device memory at (72 GB in ten minutes): bytes in a second.
+const SLOWEST_RATE: u64 = 60 << 20;
 /// What the driver may take over the time that it was told.
 const MARGIN: Duration = Duration::from_secs(10);
 
@@ -33,17 +35,31 @@ pub struct Patience {
     pub lock: Duration,
     /// For a checkpoint.
     pub checkpoint: Duration,
+    /// The user has said that.
+    pub is_chosen: bool,
 }
 
 impl Patience {
     /// As the environment says. Ten minutes for a checkpoint: 72 GB of a device were seen to take that (docs/cuda.md).
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Patience {
-        let seconds = |name, otherwise| {
+        let chosen = |name| {
             let read = variable(name).and_then(|text| text.parse::<f64>().ok());
-            let read = read.filter(|seconds| (0.001..=86_400.0).contains(seconds));
-            read.map_or(Duration::from_secs(otherwise), Duration::from_secs_f64)
+            read.filter(|seconds| (0.001..=86_400.0).contains(seconds)).map(Duration::from_secs_f64)
         };
-        Patience { lock: seconds(LOCK, 10), checkpoint: seconds(DEADLINE, 600) }
+        let (lock, checkpoint) = (chosen(LOCK), chosen(DEADLINE));
+        Patience {
+            lock: lock.unwrap_or(Duration::from_secs(10)),
+            checkpoint: checkpoint.unwrap_or(Duration::from_secs(600)),
+            is_chosen: checkpoint.is_some(),
+        }
+    }
+
+    /// For a checkpoint or a restore of what has so much on devices, where the slowest of the last ones took `slowest`.
+    fn moving(&self, bytes: u64, slowest: Duration) -> Duration {
+        if self.is_chosen {
+            return self.checkpoint;
+        }
+        self.checkpoint.max(Duration::from_secs(bytes / SLOWEST_RATE)).max(slowest * 4)
     }
 
     /// For what takes no time.
@@ -60,13 +76,16 @@ pub struct AgentDriver {
     /// Onto which devices a restore goes; none: onto those that the process had.
     onto: Mutex<Vec<DevicePair>>,
     rooms: Rooms,
+    /// The longest checkpoint or restore up to now.
+    slowest: Mutex<Duration>,
 }
 
 impl AgentDriver {
     /// Of this library; nothing is started yet. `voice`: what the user is told by.
     pub fn new(library: &Path, patience: Patience, voice: Voice) -> AgentDriver {
         let (library, rooms) = (library.to_owned(), Rooms::new(voice));
-        AgentDriver { library, patience, caller: Mutex::default(), onto: Mutex::default(), rooms }
+        let (caller, onto, slowest) = Default::default();
+        AgentDriver { library, patience, caller, onto, rooms, slowest }
     }
 
     /// What is known of free memory.
@@ -169,6 +188,24 @@ impl AgentDriver {
     }
 }
 
+impl AgentDriver {
+    /// Takes note of how long a call took that succeeded.
+    fn timed(&self, call: impl FnOnce() -> Result<i32, DriverError>) -> Result<i32, DriverError> {
+        let begun = Instant::now();
+        let result = call()?;
+        let mut slowest = self.slowest.lock();
+        *slowest = begun.elapsed().max(*slowest);
+        Ok(result)
+    }
+}
+
+/// What is in use of these devices: at most so much is the process's.
+fn used(rooms: &[DeviceRoom], numbers: &[u32]) -> u64 {
+    let is_used = |room: &&DeviceRoom| room.minor.is_none_or(|minor| numbers.contains(&minor));
+    let of = rooms.iter().filter(is_used);
+    of.fold(0, |sum, room| sum.saturating_add(room.total.saturating_sub(room.free)))
+}
+
 impl DriverCheckpoint for AgentDriver {
     fn state(&self, pid: i32) -> Result<CudaState, DriverError> {
         self.ask(names::STATE, Question::State { pid }, self.patience.question()).map(CudaState::from)
@@ -177,7 +214,7 @@ impl DriverCheckpoint for AgentDriver {
         self.ask(names::RESTORE_THREAD, Question::RestoreThread { pid }, self.patience.question())
     }
     fn lock(&self, pid: i32) -> Result<(), DriverError> {
-        let Patience { lock, checkpoint } = self.patience;
+        let Patience { lock, checkpoint, .. } = self.patience;
         // 0 would be no limit.
         let timeout_ms = u32::try_from(lock.as_millis()).unwrap_or(u32::MAX).max(1);
         let deadline = lock + checkpoint.min(MARGIN);
@@ -188,17 +225,20 @@ impl DriverCheckpoint for AgentDriver {
         if let Some(why) = before.as_ref().and_then(|rooms| too_full(rooms, &uses::device_numbers(pid), 0)) {
             return Err(DriverError { function: names::CHECKPOINT, cause: Cause::NoRoom(why) });
         }
-        self.ask(names::CHECKPOINT, Question::Checkpoint { pid }, self.patience.checkpoint)?;
+        let used = before.as_deref().map_or(0, |rooms| used(rooms, &uses::device_numbers(pid)));
+        let deadline = self.patience.moving(used, *self.slowest.lock());
+        self.timed(|| self.ask(names::CHECKPOINT, Question::Checkpoint { pid }, deadline))?;
         if let Some((before, after)) = before.zip(self.room()) {
             self.rooms.freed(pid, &before, &after);
         }
         Ok(())
     }
     fn restore(&self, pid: i32) -> Result<(), DriverError> {
-        let deadline = self.patience.checkpoint.max(UNDO);
         let onto = self.onto.lock().clone();
+        let bytes = self.rooms.needs(pid).iter().fold(0_u64, |sum, need| sum.saturating_add(need.bytes));
+        let deadline = self.patience.moving(bytes, *self.slowest.lock()).max(UNDO);
         self.rooms.wait_for(pid, &onto, || self.room());
-        self.ask(names::RESTORE, Question::Restore { pid, onto }, deadline).map(drop)
+        self.timed(|| self.ask(names::RESTORE, Question::Restore { pid, onto }, deadline)).map(drop)
     }
     fn unlock(&self, pid: i32) -> Result<(), DriverError> {
         self.ask(names::UNLOCK, Question::Unlock { pid }, self.patience.question()).map(drop)
@@ -222,11 +262,38 @@ mod tests {
                 (!text.is_empty()).then(|| text.to_owned())
             })
         };
-        let usual = Patience { lock: Duration::from_secs(10), checkpoint: Duration::from_secs(600) };
+        let usual = Patience {
+            lock: Duration::from_secs(10),
+            checkpoint: Duration::from_secs(600),
+            is_chosen: false,
+        };
         assert_eq!(of("", ""), usual);
         assert_eq!(of("0", "soon"), usual);
         assert_eq!(of("nan", "-1"), usual);
-        let short = Patience { lock: Duration::from_millis(500), checkpoint: Duration::from_secs(3) };
+        let short = Patience {
+            lock: Duration::from_millis(500),
+            checkpoint: Duration::from_secs(3),
+            is_chosen: true,
+        };
         assert_eq!(of("0.5", "3"), short);
+    }
+    #[test]
+    fn deadlines_follow_what_is_on_devices_and_how_long_it_took() {
+        let (few, long) = (Duration::from_secs(1), Duration::from_secs(500));
+        let usual = Patience::of_environment(|_| None);
+        assert_eq!(usual.moving(1 << 30, few), Duration::from_secs(600));
+        // 141 GiB at the slowest rate that was seen would take 20 minutes.
+        assert!(usual.moving(141 << 30, few) > Duration::from_secs(1200));
+        assert_eq!(usual.moving(1 << 30, long), long * 4);
+        let chosen = Patience::of_environment(|name| (name == DEADLINE).then(|| "3".into()));
+        assert_eq!(chosen.moving(141 << 30, long), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_is_in_use_of_the_devices_of_a_process_is_counted() {
+        let room = |minor, free, total| DeviceRoom { minor, free, total, uuid: [0; 16] };
+        let rooms = [room(Some(0), 1, 10), room(Some(1), 5, 10), room(None, 8, 10)];
+        assert_eq!(used(&rooms, &[0]), 11, "and what may be");
+        assert_eq!(used(&[], &[0]), 0);
     }
 }

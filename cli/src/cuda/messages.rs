@@ -45,6 +45,8 @@ pub struct DeviceRoom {
     pub minor: Option<u32>,
     /// Bytes that nothing has.
     pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
 }
 
 /// What is known of a driver.

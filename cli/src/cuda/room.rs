@@ -196,7 +196,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn room(number: u8, free: u64) -> DeviceRoom {
-        DeviceRoom { uuid: [number; 16], minor: Some(number.into()), free: free * MIB }
+        DeviceRoom { uuid: [number; 16], minor: Some(number.into()), free: free * MIB, total: 1 << 40 }
     }
 
     fn need(number: u8, bytes: u64) -> DeviceNeed {

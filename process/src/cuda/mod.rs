@@ -8,6 +8,7 @@
 //! * [`devices`]: which device takes the place of which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
 //! * [`room`]: whether the host has the memory for it.
+//! * [`named`]: what no driver checkpoints, and is known before one is asked.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.
 //!
 //! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; the
@@ -22,6 +23,7 @@ mod discarded;
 pub mod driver;
 pub mod hooks;
 pub mod job_file;
+pub mod named;
 pub mod room;
 pub mod sequence;
 pub mod uses;

@@ -102,6 +102,16 @@ pub fn devices_of(pid: i32) -> Vec<Refusal> {
     mapped.chain(open).map(refusal).collect()
 }
 
+/// Descriptors of GPUDirect Storage (cuFile with nvidia-fs): reads and writes by these go to device memory past the
+/// driver, and no call shows when they are done.
+pub fn direct_storage(pid: i32) -> Vec<(i32, Vec<u8>)> {
+    open_devices(pid).into_iter().filter(|(_, name)| is_direct_storage(name)).collect()
+}
+
+fn is_direct_storage(name: &[u8]) -> bool {
+    name.starts_with(b"/dev/nvidia-fs")
+}
+
 /// Numbers of the devices that a process has mapped: N of /dev/nvidiaN.
 pub fn device_numbers(pid: i32) -> Vec<u32> {
     let number = |mapping: Mapping| {
@@ -212,6 +222,13 @@ mod tests {
         {
             assert!(!is_device(name.as_bytes()), "{name}");
         }
+    }
+
+    #[test]
+    fn direct_storage_is_told_from_devices() {
+        assert!(is_direct_storage(b"/dev/nvidia-fs0") && is_device(b"/dev/nvidia-fs15"));
+        assert!(!is_direct_storage(b"/dev/nvidia0") && !is_direct_storage(b"/dev/nvidia-uvm"));
+        assert_eq!(direct_storage(std::process::id().cast_signed()), []);
     }
 
     #[test]

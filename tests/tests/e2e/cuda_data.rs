@@ -77,6 +77,8 @@ fn checkpoint(bed: &Bed) -> Result<Value> {
 fn only_chunks_that_kernels_wrote_are_copied() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, "60", &[])?;
+        let told = say(bed, &["check", JOB])?.success()?.stdout;
+        ensure!(told.contains("stop time about ") && told.contains("as on an H200"), "{told}");
         // Counted before it is asked for: how many steps were made until the cut is not known.
         let mut before = steps_made(bed);
         let first = checkpoint(bed)?;

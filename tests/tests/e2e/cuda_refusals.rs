@@ -2,6 +2,7 @@
 //! object its checkpoint hangs. The program runs on, and can be checkpointed when it has let go of it.
 
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::cuda_job::CudaJob;
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user, shell_code, wait};
 
 const JOB: &str = "o";
@@ -51,4 +52,19 @@ fn an_open_capture() {
 #[test]
 fn multicast() {
     each_user(|bed| is_refused_until_it_is_gone(bed, "multicast", "1 multicast objects: "));
+}
+
+/// Where a device is a part of one, which the environment tells, the driver is not asked.
+#[test]
+fn a_part_of_a_device() {
+    each_user(|bed| {
+        let variables = [("CUDA_VISIBLE_DEVICES", "MIG-c7384736-a75d-5afc-978f-d2f1294409fd")];
+        let job = CudaJob::start(bed, JOB, "saxpy", &variables)?;
+        let words = ["it runs on a MIG instance (CUDA_VISIBLE_DEVICES=MIG-", "give it a whole device"];
+        job.fails(REFUSED, &words)?;
+        let checked = say(bed, &["check", JOB])?;
+        ensure!(checked.code() == REFUSED && checked.stdout.contains(words[0]), "{}", checked.stdout);
+        job.lines(1)?;
+        job.ends_well()
+    });
 }
