@@ -39,6 +39,10 @@ pub const CUDA_DATA_DRIVER: &str = "driver";
 pub const CUDA_DATA_LIBRARY: &str = "library";
 /// Value of [`ENV_CUDA_DATA`]: a keeper, a process of the agent's.
 pub const CUDA_DATA_KEEPER: &str = "keeper";
+/// Whether the program finds Linux AIO: not with [`AIO_OFF`].
+pub const ENV_AIO: &str = "HOLDFAST_AIO";
+/// Value of [`ENV_AIO`]: as on a kernel without it.
+pub const AIO_OFF: &str = "off";
 /// Whether the program finds io_uring: [`IO_URING_KEEP`], or anything else for a kernel without it.
 pub const ENV_IO_URING: &str = "HOLDFAST_IO_URING";
 /// Value of [`ENV_IO_URING`]: the kernel's io_uring; a checkpoint is refused while there is a ring.

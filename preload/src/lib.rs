@@ -22,7 +22,7 @@
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
 //! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
-//! | [`io_uring`] | io_uring, absent |
+//! | [`io_uring`] | io_uring, absent; Linux AIO, if that is asked for |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |

@@ -31,6 +31,11 @@ pub const IO_URING: &str = "io_uring is not supported, and this program has a ri
 many programs can be told to do without (Node.js: UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: \
 io_method=worker)";
 
+/// A context of Linux AIO, mapped.
+pub const AIO: &str = "a context of Linux AIO, which is not supported: `holdfast run --aio off` hides AIO from \
+programs that find it through libaio and go another way without it (databases; MariaDB also by \
+--innodb-use-native-aio=0)";
+
 /// An open buffer of a server of objects: a client has them mapped, and open only while it maps one.
 pub const OBJECTS: &str = "a buffer of a server of objects (holdfast serve), which a program has open only for a \
 moment: the server itself is not supported in a job, start it outside or leave that to the program";

@@ -64,7 +64,7 @@ macro_rules! refused {
             io_uring: "refused" "io_uring" "15" => "A ring of io_uring that was made past the C library",
                 refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
-                refused "mapping 0x" "kernel object";
+                refused "mapping 0x" "Linux AIO" "--aio off";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
                 refused "mapping 0x" "1025 MiB of shared memory" "share less, in several mappings";
             more_files_than_a_restart_can_make: "held" "many_files" "15" "@limit" =>

@@ -5,8 +5,8 @@ use super::restart::StdioChoice;
 use crate::completion::jobs;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice, SaveFiles, Settings,
-    Skipped, Spot, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
+    AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
+    SaveFiles, Settings, Skipped, Spot, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -78,6 +78,11 @@ pub struct RunArgs {
     /// keep: it finds the kernel's, and a checkpoint is refused while it has a ring
     #[arg(long, value_enum, default_value_t = IoUringChoice::Off)]
     pub io_uring: IoUringChoice,
+    /// Linux AIO (io_setup), which no image can hold. keep: the program finds the kernel's, and a checkpoint is refused
+    /// while it has a context. off: through libaio it finds none; databases go another way then (MariaDB, MySQL), but
+    /// programs that need it do not start
+    #[arg(long, value_enum, default_value_t = AioChoice::Keep)]
+    pub aio: AioChoice,
     /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)
     #[arg(long, value_name = "SIG", value_parser = parse_signal)]
     pub signal: Option<i32>,
@@ -208,6 +213,7 @@ impl RunArgs {
             rate: self.rate,
             malloc: self.malloc,
             io_uring: self.io_uring,
+            aio: self.aio,
             cuda: self.cuda,
             cuda_skip: self.cuda_skip,
             self_contained: self.self_contained,

@@ -4,10 +4,10 @@
 use super::baseline;
 use crate::entries::{c_string, is_of, own_environment, variable};
 use crate::exit::{Exit, Failure};
-use crate::settings::{Allocator, CudaChoice, EngineChoice, IoUringChoice, Settings};
+use crate::settings::{AioChoice, Allocator, CudaChoice, EngineChoice, IoUringChoice, Settings};
 use holdfast_abi::environment::{
-    CUDA_OFF, ENGINE_SLOTS, ENV_CUDA, ENV_CUDA_SKIP, ENV_ENGINE, ENV_IO_URING, ENV_KEY, ENV_MALLOC,
-    ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
+    AIO_OFF, CUDA_OFF, ENGINE_SLOTS, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP, ENV_ENGINE, ENV_IO_URING, ENV_KEY,
+    ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
 };
 use holdfast_sys::unix_socket;
 use std::ffi::{CString, OsStr, OsString};
@@ -73,6 +73,9 @@ pub fn for_program(
     if let Some(skipped) = settings.cuda_skip {
         own.push((ENV_CUDA_SKIP.into(), skipped.to_string().into()));
     }
+    if settings.aio == AioChoice::Off {
+        own.push((ENV_AIO.into(), AIO_OFF.into()));
+    }
     if settings.io_uring == IoUringChoice::Keep {
         own.push((ENV_IO_URING.into(), IO_URING_KEEP.into()));
     }
@@ -88,7 +91,8 @@ pub fn for_program(
     let mut entries = own_environment()?;
     entries.retain(|entry| {
         let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
-        let unset = [ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE, ENV_KEY, ENV_IO_URING, ENV_CUDA, ENV_CUDA_SKIP];
+        let unset =
+            [ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE, ENV_KEY, ENV_IO_URING, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP];
         !unset.iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });

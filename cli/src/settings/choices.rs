@@ -162,6 +162,25 @@ impl IoUringChoice {
     }
 }
 
+/// Whether the program finds Linux AIO.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum AioChoice {
+    /// It finds the kernel's; a checkpoint is refused while it has a context.
+    #[default]
+    Keep,
+    /// It finds none, as on a kernel without.
+    Off,
+}
+
+impl AioChoice {
+    /// As [`Default`]: written to the settings of a job otherwise only.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+    pub fn is_keep(&self) -> bool {
+        *self == AioChoice::Keep
+    }
+}
+
 /// Who tells that this machine is about to be taken away.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Spot {

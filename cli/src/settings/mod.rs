@@ -21,8 +21,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
 pub use choices::{
-    Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice, SaveFiles, Skipped,
-    Spot,
+    AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
+    SaveFiles, Skipped, Spot,
 };
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
@@ -85,6 +85,9 @@ pub struct Settings {
     /// Whether the program finds io_uring.
     #[serde(skip_serializing_if = "IoUringChoice::is_off")]
     pub io_uring: IoUringChoice,
+    /// Whether it finds Linux AIO.
+    #[serde(skip_serializing_if = "AioChoice::is_keep")]
+    pub aio: AioChoice,
     /// Store program text and libraries too.
     pub self_contained: bool,
     /// What the program is told to keep to.

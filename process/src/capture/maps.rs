@@ -165,7 +165,8 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
         // What the kernel makes for itself is named like a deleted file in the root folder: /[aio], /secretmem, /i915.
         let of_kernel = name.iter().filter(|byte| **byte == b'/').count() < 2;
         return match of_kernel {
-            true => Err("a shared mapping of a kernel object (AIO, secret memory, a device …)".into()),
+            true if name.starts_with(b"/[aio]") => Err(refuse::AIO.into()),
+            true => Err("a shared mapping of a kernel object (secret memory, a device …)".into()),
             false => Ok(Kind::SharedNameless),
         };
     }

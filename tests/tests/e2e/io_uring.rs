@@ -1,5 +1,6 @@
 //! io_uring is absent for a program under `holdfast run`, through the C library and through liburing; who wants it
 //! has it, and is refused a checkpoint. (A ring that was made past both is refused, too: `refusals.rs`, `check.rs`.)
+//! Linux AIO is there, and absent through libaio for who asks for that.
 
 use crate::plain_job::{as_user, fails};
 use anyhow::{Context, Result, ensure};
@@ -63,6 +64,51 @@ fn who_asks_for_it_has_it_and_no_image() {
         }
         std::fs::write(bed.work().join("end"), "")?;
         ensure!(wait(&mut front, PATIENCE)?.success());
+        bed.check_clean("j")
+    });
+}
+
+/// Prints what libaio's wrapper says, which another library of this name may be before, and holds the context.
+const AIO: &str = "
+import ctypes, os, time
+try:
+    ctypes.CDLL('libaio.so.1', mode=ctypes.RTLD_GLOBAL)
+    context = ctypes.c_void_p()
+    said = ctypes.CDLL(None).io_setup(8, ctypes.byref(context))
+    print('aio', os.strerror(-said), flush=True)
+except OSError:
+    print('aio: no library', flush=True)
+while not os.path.exists('end'):
+    time.sleep(0.01)
+print('end', flush=True)
+";
+
+#[test]
+fn linux_aio_is_refused_by_name_or_absent() {
+    as_user(|bed| {
+        for (options, says) in
+            [(&[][..], "aio Success\n"), (&["--aio", "off"], "aio Function not implemented\n")]
+        {
+            let mut front = bed.run_command("j", options, &["/usr/bin/python3", "-c", AIO])?.spawn()?;
+            let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+            bed.until("what libaio says", PATIENCE, || bed.text("out").contains("aio"))?;
+            let said = bed.text("out");
+            ensure!(said == says || said == "aio: no library\n", "{options:?}: {said}");
+            let taken = bed.say(&["checkpoint", "j"])?;
+            if said == "aio Success\n" {
+                fails(&taken, 69, "--aio off")?;
+            } else {
+                taken.success()?;
+                kill_program(pid, &mut front)?;
+                std::fs::write(bed.work().join("end"), "")?;
+                bed.say(&["restart", "j", "--stdio", "here"])?.success()?;
+                std::fs::remove_file(bed.work().join("end"))?;
+                continue;
+            }
+            std::fs::write(bed.work().join("end"), "")?;
+            ensure!(wait(&mut front, PATIENCE)?.success());
+            std::fs::remove_file(bed.work().join("end"))?;
+        }
         bed.check_clean("j")
     });
 }

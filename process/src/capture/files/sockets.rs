@@ -342,7 +342,7 @@ fn leads_to_another(taken: &OwnedFd) -> String {
         [0, rest @ ..] => format!("@{}", Name(rest.to_vec())),
         path => Name(path.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()).to_string(),
     });
-    let to = name.as_ref().map(|name| format!(" to {name}")).unwrap_or_default();
+    let to = name.as_deref().unwrap_or("a socket without a name");
     let display = match name.as_deref().and_then(|name| name.rsplit('/').next()) {
         Some(last) if last.starts_with("wayland-") => "; run the compositor in the job, too",
         Some(last)
@@ -353,7 +353,7 @@ fn leads_to_another(taken: &OwnedFd) -> String {
         _ => "",
     };
     format!(
-        "unix connection{to} leads outside the job; --outside close takes the image all the same (the connection is \
+        "unix connection to {to} leads outside the job; --outside close takes the image all the same (the connection is \
          closed after a restart){display}"
     )
 }
