@@ -23,6 +23,8 @@ const LOCK: &str = "lock";
 const CLOCK: &str = "clock";
 /// Most bytes that may be caught up after a pause of a rate.
 pub(crate) const BURST: u64 = 256 << 10;
+/// So many folders of other stores are looked at by each that comes.
+const SWEPT: usize = 32;
 /// So many names are tried.
 const TRIES: u32 = 1000;
 
@@ -158,6 +160,7 @@ impl Own {
                 file.set_len(0)?;
                 file.write_all_at(&Said::default().encode(), 0)?;
                 all.unlock()?;
+                sweep(top, &folder);
                 return Ok(Own { folder, all, path, file, clock, said: Mutex::default() });
             }
         }
@@ -204,16 +207,41 @@ impl Drop for Own {
             return;
         }
         let _ = fs::remove_file(&self.path);
-        let is_common = |entry: &fs::DirEntry| [LOCK, CLOCK].iter().any(|name| entry.file_name() == *name);
-        let is_last =
-            fs::read_dir(&self.folder).is_ok_and(|entries| entries.flatten().all(|entry| is_common(&entry)));
-        if is_last {
-            // The lock last: who waits for it sees that it is gone.
-            let _ = fs::remove_file(self.folder.join(CLOCK));
-            let _ = fs::remove_file(self.folder.join(LOCK));
-            let _ = fs::remove_dir(&self.folder);
-        }
+        leave(&self.folder);
         let _ = self.all.unlock();
+    }
+}
+
+/// Removes a folder in which nobody is any more. With its lock.
+fn leave(folder: &Path) {
+    let is_used = |entry: &fs::DirEntry| {
+        let is_common = [LOCK, CLOCK].iter().any(|name| entry.file_name() == *name);
+        !is_common && open_there(&entry.path()).map_or(true, |file| lock::is_locked(&file).unwrap_or(true))
+    };
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let all: Vec<fs::DirEntry> = entries.flatten().collect();
+    if all.iter().any(is_used) {
+        return;
+    }
+    // The lock last: who waits for it sees that it is gone.
+    for entry in all.iter().filter(|entry| entry.file_name() != LOCK) {
+        let _ = fs::remove_file(entry.path());
+    }
+    let _ = fs::remove_file(folder.join(LOCK));
+    let _ = fs::remove_dir(folder);
+}
+
+/// Removes what processes that were killed have left of other stores, of some of them at a time.
+fn sweep(top: &Path, own: &Path) {
+    let others = fs::read_dir(top).into_iter().flatten().flatten().map(|entry| entry.path());
+    for folder in others.filter(|folder| folder != own).take(SWEPT) {
+        // One whose lock another process has is in use.
+        if let Ok(all) = open_there(&folder.join(LOCK))
+            && all.try_lock().is_ok()
+        {
+            leave(&folder);
+            let _ = all.unlock();
+        }
     }
 }
 
@@ -300,6 +328,22 @@ mod tests {
         drop(one);
         assert_eq!(world.files(), Vec::<PathBuf>::new());
         assert_eq!(seen(&world.user()), 0);
+    }
+
+    #[test]
+    fn what_killed_processes_have_left_goes_with_the_next_one_of_any_store() {
+        let world = World::new("swept");
+        let (killed, other) = (world.user(), world.0.join("other"));
+        lock::unlock(&killed.0.as_ref().unwrap().file).unwrap();
+        fs::create_dir(&other).unwrap();
+        let shares = || fs::read_dir(world.0.join("shares")).unwrap().count();
+        let next = Own::make(&world.0.join("shares"), &other).unwrap();
+        assert_eq!(shares(), 1);
+        // One that lives stays.
+        let living = world.user();
+        let _more = Own::make(&world.0.join("shares"), &other).unwrap();
+        assert_eq!((shares(), seen(&living)), (2, 0));
+        drop(next);
     }
 
     #[test]
