@@ -8,8 +8,9 @@
 //! Whatever fails, neither the copy nor the child on the way to it lives on ([`Born`]), and the thread is put back.
 
 use crate::error::TraceError;
+use crate::inject::born::Born;
 use crate::inject::live_thread::{FRAME, LiveThread};
-use crate::inject::remote_thread::{Patience, RemoteThread, Step, StubEntry, pause};
+use crate::inject::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
@@ -17,7 +18,7 @@ use holdfast_sys::ptrace::{self, Registers, Wait};
 use holdfast_sys::{attributes, fault, procfs, procmem};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
 /// Second table, for the intermediate child, which shares the program's memory.
@@ -30,28 +31,6 @@ const MARKER: i32 = libc::SIGURG;
 pub const KEEP_OUT_MAX: usize = 400;
 /// Ranges released per batch.
 const RELEASE_ROWS: usize = 256;
-
-/// A process that was made here: when this is dropped it is killed, and its end awaited.
-#[derive(Debug)]
-struct Born(i32);
-
-impl Drop for Born {
-    fn drop(&mut self) {
-        // 0 would be all processes of this group: a process whose id is not seen here.
-        if self.0 <= 0 {
-            return;
-        }
-        let _ = ptrace::kill(self.0, libc::SIGKILL);
-        let begun = Instant::now();
-        while begun.elapsed() < LIMIT {
-            match ptrace::wait(self.0, false) {
-                Ok(Wait::Exited(_)) | Err(_) => return,
-                Ok(_) => pause(begun),
-            }
-        }
-        tracing::error!(pid = self.0, "a process made for a frozen copy has not ended within {LIMIT:?}");
-    }
-}
 
 /// A frozen copy, as the tracer thread holds it. Dropped, it ends.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 //! Scratch layout: table at 0, buffers for results from [`BUFFERS`] on, frame at [`FRAME`] (with space below it for a
 //! signal that hits before the registers are back).
 
+use super::born::Born;
 use super::frame;
 use super::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use super::stub::{self, Row};
@@ -183,10 +184,9 @@ impl LiveThread {
     /// that it opens and closes, ranges that it keeps out of a clone) it ends, if it only needs time; of a process that
     /// it makes nothing is left.
     fn give_up(&self) {
+        // The table waits for the child's end, which the thread hears of when its tracer has.
         let mut end = |child: i32| -> Result<(), TraceError> {
-            if child > 0 {
-                ptrace::kill(child, libc::SIGKILL)?;
-            }
+            drop(Born(child));
             Ok(())
         };
         let ended = self.wait_for_marker(LATE, &mut end).or_else(|_| self.thread.halt());

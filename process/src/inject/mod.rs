@@ -4,6 +4,7 @@
 //! * [`frame`]: the signal frame that takes the thread back if the agent dies in the middle.
 //! * [`vdso_call`]: the first calls in a process that has no memory for the stub.
 //! * [`live_thread`]: running one table in one thread and reading the results.
+//! * [`born`]: a process that one of them has made.
 //! * [`copied_files`]: descriptors of the process, sent to the agent.
 //! * [`remote_thread`]: what these have in common with the calls of a restart: the loop that waits for the end.
 //!
@@ -11,6 +12,7 @@
 //! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] are used by nothing else.
 
 pub mod area;
+pub mod born;
 pub mod copied_files;
 pub mod frame;
 pub mod live_thread;
