@@ -19,6 +19,7 @@
 
 mod capture;
 mod check;
+mod connection;
 pub mod cuda;
 mod cut;
 mod error;

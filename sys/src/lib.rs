@@ -48,6 +48,7 @@ pub mod socket;
 pub mod spawn;
 pub mod sysv_sem_msg;
 pub mod sysv_shm;
+pub mod tcp_buffers;
 pub mod terminal;
 pub mod unix_socket;
 pub mod userfault;

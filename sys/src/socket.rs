@@ -244,8 +244,12 @@ pub mod tcp_state {
     pub const CLOSE: u8 = 7;
     /// The other end has sent its last.
     pub const CLOSE_WAIT: u8 = 8;
+    /// Both ends have sent their last; that of this one is not known to the other.
+    pub const LAST_ACK: u8 = 9;
     /// Waits for connections.
     pub const LISTEN: u8 = 10;
+    /// Both ends have sent their last at one time.
+    pub const CLOSING: u8 = 11;
 }
 
 /// Part of struct tcp_info (include/uapi/linux/tcp.h).
@@ -263,6 +267,13 @@ pub struct TcpInfo {
     pub not_sent: u32,
     /// Bytes sent, without those that were sent again.
     pub sent: u64,
+    /// Bytes for which the other end has said that it has room, those among them that it has not acknowledged; 0 before
+    /// Linux 5.4.
+    pub window: u32,
+    /// Bytes sent that the other end has acknowledged, its own end counting as one.
+    pub acknowledged: u64,
+    /// Most bytes in one segment.
+    pub segment: u32,
 }
 
 /// What the kernel knows of a TCP socket (Linux 4.19 on).
@@ -285,6 +296,9 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         received: long(128),
         not_sent: word(144),
         sent: long(200).saturating_sub(long(208)),
+        window: if len < 232 { 0 } else { word(228) },
+        acknowledged: long(120),
+        segment: word(16),
     })
 }
 

@@ -201,6 +201,34 @@ extern "C" fn between(argument: *mut libc::c_void) -> libc::c_int {
     unsafe { libc::_exit(0) }
 }
 
+/// Runs calls in a process of their own, which shares memory and descriptors with this one: they are all made, though
+/// this one be killed meanwhile. Of a call that is made and undone again the second is not left out.
+///
+/// `calls`: system calls alone, which neither allocate nor panic.
+///
+/// # Errors
+/// Of clone: none of them was made.
+pub fn undying(mut calls: &mut dyn FnMut()) -> io::Result<()> {
+    let mut stack = vec![0_u128; STACK];
+    let before = signals::block(u64::MAX);
+    let argument = (&raw mut calls).cast();
+    // SAFETY: the new process shares this memory while this thread waits for its end, on a stack of its own, with all
+    // signals blocked. Should this process be killed, the memory stays until that one has ended.
+    let pid = check(i64::from(unsafe {
+        libc::clone(alone, stack.as_mut_ptr_range().end.cast(), VFORK | libc::CLONE_FILES, argument)
+    }));
+    signals::set_mask(before);
+    let _ = attributes::wait_for(i32::try_from(pid?).unwrap_or(0), libc::__WCLONE);
+    Ok(())
+}
+
+extern "C" fn alone(argument: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `undying` has them on its stack, and waits.
+    unsafe { (*argument.cast::<&mut dyn FnMut()>())() };
+    // SAFETY: no function that the program has registered for its end is called.
+    unsafe { libc::_exit(0) }
+}
+
 extern "C" fn program(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: all others that know it wait.
     let orphan = unsafe { &*argument.cast::<Orphan<'_>>() };

@@ -363,21 +363,6 @@ static void handing_stream(void)
     send_descriptor(pair[1]);
     keep("socketpair", pair[0]);
 }
-/* More than the other end has room for. */
-static void stuffed(void)
-{
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof here;
-    static char block[65536];
-    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    CHECK(bind(listener, (struct sockaddr *)&here, sizeof here) == 0 && listen(listener, 1) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)&here, &len) == 0);
-    CHECK(connect(client, (struct sockaddr *)&here, sizeof here) == 0 || errno == EINPROGRESS);
-    CHECK(accept(listener, NULL, NULL) >= 0);
-    keep("socket", client);
-    for (int i = 0; i < 100; i++, sleep_ms(1))
-        while (send(9, block, sizeof block, 0) > 0) i = 0;
-}
 static void peeking(void)
 {
     int pair[2], offset = 1;
@@ -455,7 +440,7 @@ int main(int argc, char **argv)
                  {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
-                 {"stuffed", stuffed}, {"many_files", many_files}, {"peeking", peeking}, {"urgent", urgent},
+                 {"many_files", many_files}, {"peeking", peeking}, {"urgent", urgent},
                  {"shut", shut}, {"name", name}, {"dead_folder", dead_folder}, {"folder_of_child", folder_of_child},
                  {"traced", traced},
                  {"counter_memory", counter_memory},

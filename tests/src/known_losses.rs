@@ -43,6 +43,11 @@ pub const LOSSES: &[Loss] = &[
     loss("TCP", "TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_SAVED_SYN", "to be set again; gone"),
     loss("TCP", "TCP_MD5SIG, TCP authentication (TCP-AO)", "keys are not told: connections are made without"),
     loss("TCP", "TCP_TIMESTAMP, counters of TCP_INFO", "begin anew"),
+    loss(
+        "TCP",
+        "SO_RCVBUF, SO_SNDBUF of a connection whose reader was slow at a checkpoint",
+        "more, and less until the reader has caught up",
+    ),
     loss("TCP", "the port of a connection that both ends have shut", "another one"),
     loss(
         "UDP",

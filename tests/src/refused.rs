@@ -214,9 +214,6 @@ macro_rules! refused {
                 refused "fd 9" "a message with descriptors";
             pair_with_one_name: "held" "half_named" "15" => "A datagram pair of which one end has a name",
                 refused "a socket without a name";
-            full_connection: "held" "stuffed" "60" =>
-                "A TCP connection to oneself with more on its way than its reader has room for",
-                refused "fd 9" "whose reader is slow" "bytes of data on its way" "try again" "SO_RCVBUF" "unix socket";
             byte_out_of_band_with_credentials: "held" "urgent" "60" =>
                 "A byte out of band that waits in a unix stream with SO_PASSCRED",
                 refused "fd 9" "MSG_OOB" "try again";

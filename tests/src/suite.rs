@@ -535,6 +535,10 @@ macro_rules! suite {
                     "Sleeps in write and read of a socket pair between processes";
                 tree_blocked_tcp: "tree_blocked" "tcp" =>
                     "Sleeps in write and read of a TCP connection between processes";
+                #[short] tree_slow_reader: "tree_slow" "reader" =>
+                    "A TCP connection between processes whose reader is slow: what waits at the sender";
+                tree_slow_closed: "tree_slow" "closed" => "The same of a sender that has closed its end";
+                tree_slow_both: "tree_slow" "both" => "The same, both ways, when both ends have sent their last";
                 #[short] tree_exec: "tree_exec" => "exec in a tree; pipes stay";
                 tree_eof: "tree_eof" => "The end of pipes and connections comes when the last holder lets go";
                 #[short] tree_pty: "tree_pty" => "Sessions, foreground groups and unread input of a pseudo-terminal";

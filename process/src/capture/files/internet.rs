@@ -1,25 +1,32 @@
-//! Sockets of the internet: which ends of TCP connections belong together, and whether all that was sent has arrived.
+//! Sockets of the internet: which ends of TCP connections belong together, and what was sent and not read yet.
 //!
 //! Part of [`FileReader`], called by `sockets`. A connection is whole only if everything that one end has sent waits at
-//! the other: what is still on its way cannot be seen.
+//! the other: what is still on its way cannot be seen, so inside the stop it is made to arrive first
+//! ([`crate::connection`]).
 
 use super::found::{Found, Look, Stream};
+use super::in_flight::waiting;
 use super::sockets::{
     NOT_ACCEPTED, canonical, directed, leads_outside, not_supported, peer_of, readable_address, record,
 };
 use super::urgent::Waiting;
 use super::{FileReader, Obstacle, shut};
+use crate::connection::{self, Local, Orphan, is_shut};
 use holdfast_image::record::{Object, SocketState};
 use holdfast_sys::fd;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
+use holdfast_sys::tcp_buffers;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-const ON_ITS_WAY: &str = "a TCP connection with data on its way, or that is being closed; try again";
+const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
 const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
                               band (MSG_OOB); try again when it was received";
+/// A reader that has less than so much before it is slow no more: as much as a buffer has room for at first.
+const CAUGHT_UP: usize = 64 << 10;
 const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
 
 impl FileReader<'_> {
@@ -63,7 +70,13 @@ impl FileReader<'_> {
 
     /// The state of a TCP socket; `None`: it leads outside.
     fn stream(&self, found: &Found, taken: &OwnedFd) -> Result<Option<SocketState>, Obstacle> {
-        let info = socket::tcp_info(taken.as_fd()).map_err(|error| error.to_string())?;
+        let told = || socket::tcp_info(taken.as_fd()).map_err(|error| error.to_string());
+        let mut info = told()?;
+        if ![tcp_state::LISTEN, tcp_state::CLOSE].contains(&info.state) {
+            // What arrives by that may be its end.
+            self.streams();
+            info = told()?;
+        }
         if info.state == tcp_state::LISTEN {
             self.all_known_tcp(self.holders[found.holder].pid, taken, &info)?;
             self.free_after_death(taken);
@@ -81,12 +94,11 @@ impl FileReader<'_> {
             };
             return if is_reset { Ok(SocketState::Lost) } else { over() }.map(Some);
         }
-        let all = self.streams.get_or_init(|| self.internet_streams());
-        let own = all.get(&found.inode);
+        let own = self.streams().get(&found.inode);
         let other = own.and_then(|own| self.other_end(own));
         let (Some(own), Some(other)) = (own, other) else {
             // Closed by its process of the job: what it has sent can still be read.
-            if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
+            if let Some(own) = own.filter(|own| self.is_ended(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
                 let Waiting { data, senders, marks } = self.data(taken, TCP)?;
                 self.free_after_death(taken);
@@ -114,39 +126,16 @@ impl FileReader<'_> {
                 Err(Obstacle::Passing(NOT_ACCEPTED.into()))
             };
         };
-        let whole = is_whole(&own.info, &other.info) && is_whole(&other.info, &own.info);
-        if !whole && !self.moves(own) && !self.moves(other) {
-            self.hasten(&[own, other]);
-            let unsent = own.info.not_sent.max(other.info.not_sent);
-            return Err(Obstacle::Passing(if unsent > 0 { unsent_data(unsent) } else { ON_ITS_WAY.into() }));
+        let whole = || is_whole(&own.info, &other.info) && is_whole(&other.info, &own.info);
+        if self.look == Look::Stopped && !whole() {
+            let left = own.info.not_sent.max(other.info.not_sent);
+            return Err(Obstacle::Passing(if left > 0 { unsent_data(left) } else { ON_ITS_WAY.into() }));
         }
         self.free_after_death(taken);
         let Waiting { data, senders, marks } = self.data(taken, TCP)?;
         let connection = own.inode.min(other.inode);
-        let (peer, shut) = (peer_of(taken)?, is_shut(&info));
+        let (peer, shut) = (peer_of(taken)?, is_shut(info.state));
         Ok(Some(SocketState::Connected { connection, peer, data, senders, marks, shut, ended: false }))
-    }
-
-    /// Has the ends acknowledge at once what they have: then the other one sends what it holds back (Nagle's
-    /// algorithm waits for that, and the acknowledgement for up to 40 ms), and the next try finds it.
-    fn hasten(&self, ends: &[&Stream]) {
-        for found in ends.iter().flat_map(|end| self.with_inode(end.inode)).filter(|found| found.is_socket())
-        {
-            if let Ok(taken) = self.take(found) {
-                let one = 1_i32.to_ne_bytes();
-                let _ = socket::set_option(taken.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &one);
-            }
-        }
-    }
-
-    /// Whether the program, which runs on, is using an end: then what was known of both ends is of two moments.
-    fn moves(&self, end: &Stream) -> bool {
-        let now = |found: &Found| socket::tcp_info(self.take(found).ok()?.as_fd()).ok();
-        self.look == Look::Running
-            && self
-                .with_inode(end.inode)
-                .find(|found| found.is_socket())
-                .is_none_or(|found| now(found) != Some(end.info))
     }
 
     /// All TCP connections of the program, by inode.
@@ -163,48 +152,142 @@ impl FileReader<'_> {
             .collect()
     }
 
+    /// The same, once all that was sent has come to the other end, as far as it can.
+    fn streams(&self) -> &HashMap<u64, Stream> {
+        self.streams.get_or_init(|| {
+            let mut all = self.internet_streams();
+            if self.look == Look::Stopped {
+                self.drain(&mut all);
+            }
+            all
+        })
+    }
+
+    /// Has what is on its way arrive, and looks again where anything has.
+    fn drain(&self, all: &mut HashMap<u64, Stream>) {
+        let ends: HashMap<_, u64> =
+            all.values().map(|stream| ((stream.local, stream.peer), stream.inode)).collect();
+        let closed = OnceCell::new();
+        let mut moved = Vec::new();
+        for own in all.values() {
+            let other = ends.get(&(own.peer, own.local)).and_then(|inode| all.get(inode));
+            match other.filter(|other| other.inode != own.inode) {
+                Some(other) if !is_whole(&own.info, &other.info) => {
+                    let Some((from, to)) = self.end(own.inode).zip(self.end(other.inode)) else { continue };
+                    moved.extend([own.inode, other.inode]);
+                    if !matches!(connection::drain(&Local::of_program(&from), &Local::of_program(&to)), Ok(0))
+                    {
+                        // It is refused, or tried again: the others need not wait for it.
+                        break;
+                    }
+                }
+                Some(other) => {
+                    if let Some((from, to)) = self.end(own.inode).zip(self.end(other.inode))
+                        && waiting(&to).is_ok_and(|waiting| waiting < CAUGHT_UP)
+                    {
+                        tcp_buffers::give_back(&from);
+                    }
+                }
+                None if own.info.state != tcp_state::CLOSE_WAIT => {
+                    let queues = closed.get_or_init(closing);
+                    let Some(left) = queues.get(&(own.peer, own.local)) else { continue };
+                    let Some(to) = self.end(own.inode) else { continue };
+                    let orphan = Orphan { to: &to, total: own.info.received + left + 1 };
+                    moved.push(own.inode);
+                    if !matches!(connection::drain(&orphan, &Local::of_program(&to)), Ok(0)) {
+                        break;
+                    }
+                }
+                None => {}
+            }
+        }
+        for inode in moved {
+            let now = self.end(inode).and_then(|end| socket::tcp_info(end.as_fd()).ok());
+            if let (Some(stream), Some(now)) = (all.get_mut(&inode), now) {
+                stream.info = now;
+            }
+        }
+    }
+
+    /// Whether the other end has been closed, and all of what it has sent waits here, or will at a stop.
+    fn is_ended(&self, own: &Stream) -> bool {
+        let will = || self.look == Look::Running && closing().contains_key(&(own.peer, own.local));
+        own.info.state == tcp_state::CLOSE_WAIT && is_alone(own) || will()
+    }
+
+    /// A duplicate of an end.
+    fn end(&self, inode: u64) -> Option<OwnedFd> {
+        self.take(self.with_inode(inode).find(|found| found.is_socket())?).ok()
+    }
+
     /// The other end of a connection, if the program has it, too.
     fn other_end(&self, own: &Stream) -> Option<&Stream> {
-        let all = self.streams.get_or_init(|| self.internet_streams());
+        let all = self.streams();
         let by_ends = || all.values().map(|stream| ((stream.local, stream.peer), stream.inode)).collect();
         let inode = self.stream_ends.get_or_init(by_ends).get(&(own.peer, own.local))?;
         all.get(inode).filter(|other| other.inode != own.inode)
     }
 }
 
+/// A line of /proc/net/tcp: its ends as this one sees them, its state, bytes that were not acknowledged, its inode.
+struct Line {
+    ends: (SocketAddr, SocketAddr),
+    state: u8,
+    queued: u64,
+    inode: u64,
+}
+
+/// All TCP sockets of the host. `None`: they are not told.
+fn table() -> Option<Vec<Line>> {
+    let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Some(Line {
+            ends: (canonical(address(words.get(1)?)?), canonical(address(words.get(2)?)?)),
+            state: u8::from_str_radix(words.get(3)?, 16).ok()?,
+            queued: u64::from_str_radix(words.get(4)?.split(':').next()?, 16).ok()?,
+            inode: words.get(9)?.parse().ok()?,
+        })
+    };
+    let mut all = Vec::new();
+    for table in ["tcp", "tcp6"] {
+        let text = fs::read_to_string(format!("/proc/net/{table}")).ok()?;
+        all.extend(text.lines().skip(1).filter_map(line));
+    }
+    Some(all)
+}
+
+/// Ends that no process has and that still send, by their ends: how much of it. What a listener has not given out yet
+/// has no process either, but has not sent its last.
+fn closing() -> HashMap<(SocketAddr, SocketAddr), u64> {
+    let sends = |line: &Line| line.inode == 0 && is_shut(line.state);
+    table().unwrap_or_default().into_iter().filter(sends).map(|line| (line.ends, line.queued)).collect()
+}
+
 /// Whether the other end of a connection of this host has been closed: the kernel finishes it alone, or has done so.
 fn is_alone(own: &Stream) -> bool {
     let here = own.peer.ip() == own.local.ip() || own.peer.ip().is_loopback();
-    let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
-    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let held = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let ends = || Some((canonical(address(words.get(1)?)?), canonical(address(words.get(2)?)?)));
-        ends() == Some((own.peer, own.local)) && words.get(9) != Some(&"0")
-    };
-    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/net/{table}")));
-    here && tables.iter().all(|text| text.as_ref().is_ok_and(|text| !text.lines().any(held)))
-}
-
-fn is_shut(info: &TcpInfo) -> bool {
-    [tcp_state::FIN_WAIT1, tcp_state::FIN_WAIT2].contains(&info.state)
+    let is_held = |line: &Line| line.ends == (own.peer, own.local) && line.inode != 0;
+    here && table().is_some_and(|all| !all.iter().any(is_held))
 }
 
 /// Whether all that was sent at this end has come to the other. The end of the stream counts as one byte received.
 fn is_whole(sender: &TcpInfo, receiver: &TcpInfo) -> bool {
-    let open = [tcp_state::ESTABLISHED, tcp_state::CLOSE_WAIT].contains(&sender.state);
-    (open || is_shut(sender))
+    use tcp_state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2};
+    // The other states pass as soon as all has arrived.
+    [ESTABLISHED, CLOSE_WAIT, FIN_WAIT1, FIN_WAIT2].contains(&sender.state)
         && sender.not_sent == 0
-        && receiver.received == sender.sent + u64::from(is_shut(sender))
+        && receiver.received == sender.sent + u64::from(is_shut(sender.state))
 }
 
 /// More than the reader's buffer takes: it stays in the sender's queue, which only TCP_REPAIR reads (CAP_NET_ADMIN;
 /// net/ipv4/tcp.c, tcp_peek_sndq).
 fn unsent_data(bytes: u32) -> String {
     format!(
-        "a TCP connection of the program with itself whose reader is slow: {bytes} bytes of data on its way wait at \
-         their sender, where they cannot be read from outside; try again when the reader has caught up, or give it a \
-         larger buffer (SO_RCVBUF), or let them use a unix socket or a pipe, which are read whole"
+        "a TCP connection of the program with itself whose reader is slow: {bytes} bytes wait at their sender, for \
+         which the reader has no room: try again when it has caught up, or raise the third number of \
+         net.ipv4.tcp_rmem"
     )
 }
 

@@ -3,10 +3,12 @@
 //! [`child`] says in which order; [`files`] makes all descriptors, with one module for each kind; [`fork_tree`] all
 //! processes.
 
+mod accepted;
 pub mod child;
 mod cwd;
 mod datagrams;
 mod files;
+mod flight;
 mod fork_tree;
 pub mod front_terminal;
 mod missing_folders;

@@ -2,20 +2,20 @@
 //! the new process ([`super::child`]).
 
 use super::datagrams::Named;
-use super::senders::{Senders, Way};
+use super::flight::{Flight, PutBack, send_back};
+use super::senders::Senders;
 use super::socket_buffers;
 use super::socket_files::address_of_held;
 use super::socket_setup::{made_by, set_options};
 use super::sockets::{self, Connections};
 use super::terminals::LARGE;
 use super::unsettled::Unsettled;
-use super::urgent;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, explain, new_name};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{Inode, Object, Sender, SocketState, UrgentMark};
-use holdfast_sys::{at, attributes, clone, fd, inotify, objects, scm, socket, spawn};
+use holdfast_image::record::{Inode, Object, SocketState};
+use holdfast_sys::{at, attributes, clone, fd, inotify, objects, socket, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -67,45 +67,6 @@ struct Pair {
     ends: [OwnedFd; 2],
     /// How many of the two have been given out.
     taken: usize,
-}
-
-/// What waits at one end of two.
-struct Flight<'a> {
-    /// Same number: same two ends. Both kinds are numbered by inodes of sockets.
-    number: u64,
-    ends: &'a [OwnedFd; 2],
-    data: &'a [Blob],
-    /// Who had sent it, where that was told.
-    senders: &'a [Sender],
-    marks: &'a [UrgentMark],
-    /// It has sent its last.
-    shut: bool,
-    put_back: fn(&OwnedFd, &[u8], Option<scm::Sender>) -> io::Result<()>,
-}
-
-impl Flight<'_> {
-    /// Sends it from one end to the other. Notes, by a name, what is not as it was.
-    fn send_again(
-        &self,
-        (from, to): (&OwnedFd, &OwnedFd),
-        senders: &Senders,
-        (name, notes): (&str, &mut Vec<String>),
-    ) -> io::Result<()> {
-        let way = Way { from: from.as_fd(), to: Some(to.as_fd()) };
-        if !self.marks.is_empty() {
-            // Of a stream whose senders are not told: one piece, or none.
-            let data = self.data.first().map_or(&[][..], |piece| &piece.0);
-            let send = |sender| {
-                let put_back = |piece: &[u8]| (self.put_back)(from, piece, sender);
-                urgent::send_again((from, to), data, self.marks, put_back)
-            };
-            return senders.send(way, None, send, (name, notes));
-        }
-        self.data.iter().enumerate().try_for_each(|(at, piece)| {
-            let send = |sender| (self.put_back)(from, &piece.0, sender);
-            senders.send(way, self.senders.get(at).copied(), send, (name, notes))
-        })
-    }
 }
 
 fn is_write_end(flags: u32) -> bool {
@@ -388,7 +349,12 @@ impl ObjectBuilder {
                     return None;
                 };
                 let packets = socket.socket_type.cast_signed() == libc::SOCK_SEQPACKET;
-                let put_back = if packets { send_back } else { socket_buffers::refill };
+                let is_unix = socket.domain.cast_signed() == libc::AF_UNIX;
+                let put_back: PutBack = match (packets, is_unix) {
+                    (true, _) => send_back,
+                    (false, true) => socket_buffers::refill,
+                    (false, false) => socket_buffers::fill,
+                };
                 let ends = self.connections.get(*connection)?;
                 let (number, shut) = (*connection, *shut);
                 Some(Flight { number, ends, data, senders, marks, shut, put_back })
@@ -476,20 +442,6 @@ fn deleted_pipe(path: &Name, mode: u32, opener: &Opener) -> Result<(OwnedFd, Own
     in_folder(Place::of(path)).or_else(|_| in_folder(elsewhere())).map_err(|error| {
         RebuildError::file(path, format!("a deleted named pipe cannot be made anew: {error}"))
     })
-}
-
-fn send_back(socket: &OwnedFd, message: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
-    let mut sent = scm::send_as(socket.as_fd(), message, sender, &[]);
-    if let Err(error) = &sent
-        && error.kind() == io::ErrorKind::WouldBlock
-    {
-        // It did fit before: the kernel counts its own overhead, which depends on how the data was sent.
-        let now = fd::socket_option(socket.as_fd(), libc::SO_SNDBUF)?;
-        socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.saturating_mul(4).cast_unsigned());
-        sent = scm::send_as(socket.as_fd(), message, sender, &[]);
-        socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.cast_unsigned());
-    }
-    if sent? == message.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMSGSIZE)) }
 }
 
 #[cfg(test)]

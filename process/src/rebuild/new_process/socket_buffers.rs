@@ -4,6 +4,7 @@
 //! sizes are best effort.
 
 use super::socket_addresses::PATIENCE;
+use crate::connection::{self, Local};
 use holdfast_sys::{fd, scm};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ const SO_BUF_LOCK: i32 = 72;
 ///
 /// # Errors
 /// ENOBUFS: it does not fit.
-pub fn refill(end: &OwnedFd, data: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
+pub fn refill((end, _): (&OwnedFd, &OwnedFd), data: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
     let (mut rest, begun) = (data, Instant::now());
     while !rest.is_empty() {
         match scm::send_as(end.as_fd(), rest, sender, &[]) {
@@ -31,6 +32,14 @@ pub fn refill(end: &OwnedFd, data: &[u8], sender: Option<scm::Sender>) -> io::Re
         }
     }
     Ok(())
+}
+
+/// The same of TCP, which tells of no sender: the receiver gets the room.
+///
+/// # Errors
+/// ENOBUFS: it does not fit.
+pub fn fill((from, to): (&OwnedFd, &OwnedFd), data: &[u8], _: Option<scm::Sender>) -> io::Result<()> {
+    connection::fill(&Local::in_the_making(from), &Local::in_the_making(to), data)
 }
 
 /// Sets the buffer to so much, and leaves the size to the kernel again.

@@ -7,8 +7,9 @@
 //! are in the way. How it fails: an error names the address; the file of a dead unix socket was removed then,
 //! nothing else changed.
 
+use super::accepted::accept_from;
 use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
-use super::socket_buffers::refill;
+use super::socket_buffers::fill;
 use super::socket_setup::{canonical_address, made_by, set_options};
 use super::unsettled::{self, Unsettled};
 use super::{datagrams, socket_files};
@@ -25,6 +26,9 @@ use std::time::Instant;
 
 /// include/uapi/linux/in.h, since Linux 6.3.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+/// How many may wait at a listener that is there for a moment: more than strangers fill meanwhile.
+const BACKLOG: i32 = 128;
 
 /// Connections between two ends of the program, by number: the ends in the order of the table.
 #[derive(Debug, Default)]
@@ -196,7 +200,7 @@ fn join(
     let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
     let listener = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
     let _acting = paths::act_as_maker(accepted.socket.made_by).map_err(failed())?;
-    let server = listener.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
+    let server = listener.and_then(|listener| accept_from(listener, &client)).map_err(failed())?;
     Ok((server, client))
 }
 
@@ -209,7 +213,7 @@ fn listen_at(
     let address = end.socket.local.0.as_slice();
     if !listeners.contains_key(address) {
         let listener = bound(end.socket, end.opener, false)?;
-        made_by(other.socket.peer_ids, || socket::listen(listener.as_fd(), 8))
+        made_by(other.socket.peer_ids, || socket::listen(listener.as_fd(), BACKLOG))
             .map_err(|error| not_bound(end.socket, error))?;
         listeners.insert(address.to_vec(), listener);
     }
@@ -227,10 +231,11 @@ fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, Own
         Ok::<OwnedFd, io::Error>(made)
     };
     let listener = at(connecting.socket)?;
-    socket::listen(listener.as_fd(), 1)?;
+    socket::listen(listener.as_fd(), BACKLOG)?;
     let server = at(accepted.socket)?;
     socket::connect(server.as_fd(), accepted.peer)?;
-    Ok((server, socket::accept(listener.as_fd())?))
+    let client = accept_from(&listener, &server)?;
+    Ok((server, client))
 }
 
 /// A socket that will have its port when it is connected. A port that a connection of the old program had may be in
@@ -354,7 +359,7 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
 fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
     let (made, other) = apart(record)?;
     set_options(&made, &record.options);
-    data.iter().try_for_each(|piece| refill(&other, &piece.0, None))?;
+    data.iter().try_for_each(|piece| fill((&other, &made), &piece.0, None))?;
     // It is closed first: nothing of it is left that another socket would have to wait for.
     drop(other);
     socket::shut_writing(made.as_fd())?;
@@ -367,7 +372,7 @@ fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
     let listener = new(libc::AF_INET)?;
     let four = [&2_u16.to_ne_bytes()[..], &[0, 0], &[127, 0, 0, 1], &[0; 8]].concat();
     socket::bind(listener.as_fd(), &four)?;
-    socket::listen(listener.as_fd(), 1)?;
+    socket::listen(listener.as_fd(), BACKLOG)?;
     let address = socket::local_address(listener.as_fd())?;
     let domain = record.domain.cast_signed();
     let made = new(domain)?;
@@ -378,7 +383,8 @@ fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
         address
     };
     socket::connect(made.as_fd(), &address)?;
-    Ok((made, socket::accept(listener.as_fd())?))
+    let other = accept_from(&listener, &made)?;
+    Ok((made, other))
 }
 
 /// Where a socket is to be connected once all sockets are there: the address, and the number of the socket there.
