@@ -353,8 +353,8 @@ fn leads_to_another(taken: &OwnedFd) -> String {
         _ => "",
     };
     format!(
-        "unix connection to {to} leads outside the job; --outside close takes the image all the same (the connection is \
-         closed after a restart){display}"
+        "unix connection to {to} leads outside the job; --outside close takes the image all the same (the connection \
+         is closed after a restart){display}"
     )
 }
 
