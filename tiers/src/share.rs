@@ -212,7 +212,7 @@ impl Drop for Own {
     }
 }
 
-/// Removes a folder in which nobody is any more. With its lock.
+/// Removes a folder that no process uses any more. With its lock.
 fn leave(folder: &Path) {
     let is_used = |entry: &fs::DirEntry| {
         let is_common = [LOCK, CLOCK].iter().any(|name| entry.file_name() == *name);
