@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 CARGO ?= cargo
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 # So many tests at a time keep two cores busy: most of them sleep most of the time.
-JOBS ?= 12
+JOBS ?= 8
 # Signals that are ignored here (nohup, a job in the background of a script) would be ignored in every program tested.
 SIGNALS = env --default-signal
 # Takes note of the end of orphans at once, for whose ids restarts of root wait.
