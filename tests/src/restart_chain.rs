@@ -244,6 +244,11 @@ pub fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
         if front.try_wait()?.is_some() || over {
             return Ok(false);
         }
+        // The agent ends before the front, which then does.
+        if ended.stderr.contains("is not running") {
+            wait(front, PATIENCE).context("the end of a job that is not running")?;
+            return Ok(false);
+        }
         // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded
         // the library yet: the answer is to ask again.
         ensure!(
