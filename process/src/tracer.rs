@@ -111,17 +111,7 @@ impl Tracer {
         let state = TracerState::with(Descendants::and(births.clone()));
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
-            Worker {
-                inbox,
-                queue: own,
-                state,
-                retained: Vec::new(),
-                unlifted: None,
-                parked: Vec::new(),
-                part: None,
-                next: None,
-            }
-            .run();
+            Worker::new(inbox, own, state).run();
         })?;
         Ok(Tracer { commands, queue, births })
     }
@@ -241,6 +231,12 @@ struct Worker {
 }
 
 impl Worker {
+    /// With nothing of a program yet.
+    fn new(inbox: Receiver<Command>, queue: Arc<dyn TracerQueue>, state: TracerState) -> Worker {
+        let (retained, parked) = (Vec::new(), Vec::new());
+        Worker { inbox, queue, state, retained, unlifted: None, parked, part: None, next: None }
+    }
+
     fn run(mut self) {
         loop {
             let idle = self.state.stragglers.is_empty() && self.part.is_none();
@@ -419,17 +415,7 @@ mod tests {
         let queue: Arc<dyn TracerQueue> = Arc::new(commands.clone());
         let state = TracerState::with(Descendants::and(None));
         // It would wait for another command.
-        Worker {
-            inbox,
-            queue,
-            state,
-            retained: Vec::new(),
-            unlifted: None,
-            parked: Vec::new(),
-            part: None,
-            next: None,
-        }
-        .run();
+        Worker::new(inbox, queue, state).run();
         assert!(commands.send(Command::Unpark).is_err(), "the thread has ended");
     }
 }
