@@ -12,6 +12,7 @@ use crate::capture::files::{Covered, FileReader, Holder, Look, Outside, inotify}
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::shared_memory;
 use crate::capture::written_files::{self, Saving};
 use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
@@ -373,7 +374,7 @@ fn memory(
     match maps::classify(maps, &flags, &options.mapped) {
         Ok(mapped) => {
             if !options.only_protected {
-                found.extend(maps::refuse_large(&mapped));
+                found.extend(shared_memory::refuse_large(&mapped));
                 found.extend(SharedFiles::of(&mapped).missing(&mapped));
                 let pagemap = File::open(format!("/proc/{pid}/task/{live}/pagemap"))?;
                 found.extend(maps::refuse_guards(&pagemap, &mapped));

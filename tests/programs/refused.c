@@ -139,6 +139,14 @@ static void large_memfd(void)
     free(block);
 }
 
+/* A sparse file with a name. */
+static void large_file(size_t len)
+{
+    int fd = open("refused.large", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)len) == 0);
+    map(fd, len);
+}
+
 /* A filter that allows everything is one all the same. */
 static void filter(void)
 {
@@ -189,7 +197,7 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "pty") == 0) unread_terminal();
     if (strcmp(kind, "seccomp") == 0) filter();
     if (strcmp(kind, "namespace") == 0) foreign_namespace();
-    if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
+    if (strcmp(kind, "large") == 0) large_file((size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();
     if (strncmp(kind, "io_uring", 8) == 0) {
         struct io_uring_params parameters = {0};

@@ -65,8 +65,9 @@ macro_rules! refused {
                 refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
                 refused "mapping 0x" "Linux AIO" "--aio off";
-            shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
-                refused "mapping 0x" "1025 MiB of shared memory" "share less, in several mappings";
+            shared_file_too_large_for_a_stop: "refused" "large" "15" =>
+                "More than 1 GiB of a file that is mapped shared",
+                refused "mapping 0x" "1025 MiB of a file that is mapped shared" "map less of it at once";
             more_files_than_a_restart_can_make: "held" "many_files" "15" "@limit" =>
                 "More open files, in all processes together, than a restart can make under RLIMIT_NOFILE",
                 refused "process" "needs RLIMIT_NOFILE" "hard limit is 300" "ulimit -Hn", only Ordinary;

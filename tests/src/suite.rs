@@ -77,6 +77,8 @@ macro_rules! suite {
                 detached_sparse: "detached" "sparse" => "The same, 32 MiB of which little is used";
                 detached_static: "detached-static" "moments" => "The same in a statically linked program";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
+                #[short] shared_sparse: "shared_sparse" =>
+                    "More than 1 GiB of shared memory, memfds, System V and deleted files of which little was touched";
                 #[short] address_sanitizer: "heap-asan" => "A program built with -fsanitize=address";
                 #[short] inspected: "inspected" => "A program that a part of itself traces (LeakSanitizer)";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";

@@ -7,6 +7,7 @@
 use crate::capture::cwd::{self};
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Flags, Mapped};
+use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
 use crate::capture::{attributes, landlock, ldt};
 use crate::error::CutError;
@@ -60,7 +61,7 @@ pub fn ask(
     let maps = std::mem::take(&mut repaired.maps);
     let mapped = maps::classify(maps, known, &options.mapped).map_err(CutError::Refused)?;
     if options.only.is_none() {
-        refuse::unless_empty(maps::refuse_large(&mapped))?;
+        refuse::unless_empty(shared_memory::refuse_large(&mapped))?;
     }
     if !held.threads.iter().any(|thread| thread.inner == repaired.inner_pid) {
         return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));

@@ -1,29 +1,23 @@
-//! Mappings: what each one is, and what of shared memory must be copied inside the stop.
+//! Mappings: what each one is.
 //!
-//! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop. The pages of private memory are the
-//! tracker's business (`track`).
+//! [`classify`] runs inside the stop. The pages of private memory are the tracker's business (`track`), those of shared
+//! memory that of [`super::shared_memory`].
 
 use crate::capture::name_caches;
 use crate::cuda::uses;
-use crate::error::TraceError;
-use crate::freeze::frozen_memory::SavedPages;
 use crate::mapped_files::MappedFiles;
 use crate::refuse;
 use crate::track::hugetlb;
-use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::pagemap::{self, IS_GUARD, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
-use holdfast_sys::procmem::{self, ForcedMemory};
-use std::collections::HashMap;
+use holdfast_sys::procmem::ForcedMemory;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Shared memory larger than this is not copied inside a stop.
-const SHARED_LIMIT: u64 = 1 << 30;
 /// How the kernel prints names that the program gave to memory (PR_SET_VMA_ANON_NAME; fs/proc/task_mmu.c).
 pub const PRIVATE_NAME: &[u8] = b"[anon:";
 /// The same for shared memory.
@@ -206,64 +200,6 @@ pub fn refuse(mapping: &Mapping, reason: String) -> Refusal {
     Refusal { subject: Subject::Mapping { start: mapping.start, end: mapping.end, name }, reason }
 }
 
-/// Pages of shared objects, by device, inode, and whether that is the id of a segment of System V, whose numbers are
-/// others: at their offsets in the object.
-#[derive(Debug, Default)]
-pub struct SharedPages(HashMap<(u64, u64, bool), PageSet>);
-
-/// Shared memory, which no clone freezes: each page of an object once however often and in how many processes it is
-/// mapped, with the mapping. `objects`: what is known already.
-fn shared<'a>(all: &'a [Mapped], objects: &mut SharedPages) -> Vec<(&'a Mapping, PageRun)> {
-    let mut pieces = Vec::new();
-    for mapped in all {
-        let mapping = &mapped.mapping;
-        let end = match mapped.kind {
-            Kind::SharedFile if mapping.prot & 2 != 0 => file_end(mapped, mapping.end),
-            // What the program may not read now it may read later.
-            Kind::SharedAnonymous | Kind::SharedNameless | Kind::SystemV => mapping.end,
-            _ => continue,
-        };
-        if end <= mapping.start {
-            continue;
-        }
-        let object = (mapping.device, mapping.inode, mapped.kind == Kind::SystemV);
-        let known = objects.0.entry(object).or_default();
-        // The pages of the object, by their offset in it.
-        let own = PageSet::from(vec![PageRun::between(
-            Addr(mapping.offset),
-            Addr(mapping.offset + (end - mapping.start)),
-        )]);
-        for run in own.difference(known).runs() {
-            let start = mapping.start + (run.start.0 - mapping.offset);
-            pieces.push((mapping, PageRun { start: Addr(start), pages: run.pages }));
-        }
-        *known = known.union(&own);
-    }
-    pieces
-}
-
-/// Refuses shared memory that is too large to be copied inside a stop.
-pub fn refuse_large(all: &[Mapped]) -> Vec<Refusal> {
-    let served = all.iter().filter(|mapped| mapped.kind == Kind::Served).map(|mapped| {
-        let mapping = &mapped.mapping;
-        (mapping, PageRun::between(Addr(mapping.start), Addr(mapping.end)))
-    });
-    shared(all, &mut SharedPages::default())
-        .into_iter()
-        .chain(served)
-        .filter(|(_, run)| run.pages.bytes() > SHARED_LIMIT)
-        .map(|(mapping, run)| {
-            let reason = format!(
-                "{} MiB of shared memory, touched or not, which are copied inside the stop: the limit is {} MiB for \
-                 one mapping; share less, in several mappings, or let threads have it as private memory",
-                run.pages.bytes() >> 20,
-                SHARED_LIMIT >> 20
-            );
-            refuse(mapping, reason)
-        })
-        .collect()
-}
-
 /// Refuses guard regions elsewhere than in private memory without a file. What lies under one in shared memory can be
 /// seen in other mappings of it, and cannot be read here; one in a private mapping of a file has come past libholdfast
 /// (`preload/src/advice.rs`), and what is written there would not be tracked rightly.
@@ -286,46 +222,6 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
     all.iter().filter_map(refused).collect()
 }
 
-/// Copies shared memory that is not in `objects` yet, and databases of names. Inside the stop, after [`refuse_large`].
-///
-/// # Errors
-/// Memory that cannot be read.
-pub fn save_shared(
-    tid: i32,
-    memory: &ForcedMemory,
-    all: &[Mapped],
-    objects: &mut SharedPages,
-    saved: &mut SavedPages,
-) -> Result<(), TraceError> {
-    for (mapping, run) in shared(all, objects) {
-        let mut run = run;
-        if mapping.name.ends_with(b" (deleted)") && mapping.name != hugetlb::NAME {
-            run = PageRun::between(run.start, Addr(readable_end(memory, run.start.0, run.end().0)));
-        }
-        if run.pages.0 == 0 {
-            continue;
-        }
-        saved.add(run, |buffer| {
-            procmem::read(tid, run.start.0, buffer).or_else(|_| memory.read(run.start.0, buffer))
-        })?;
-    }
-    let served = all.iter().filter(|mapped| mapped.kind == Kind::Served).map(|mapped| &mapped.mapping);
-    for mapping in served {
-        let end = readable_end(memory, mapping.start, mapping.end);
-        let run = PageRun::between(Addr(mapping.start), Addr(end));
-        if run.pages.0 > 0 {
-            saved.add(run, |buffer| {
-                memory.read(run.start.0, buffer)?;
-                if !refuse::is_of_objects(&mapping.name) {
-                    name_caches::mark(mapping, buffer);
-                }
-                Ok(())
-            })?;
-        }
-    }
-    Ok(())
-}
-
 /// Where the file of a shared mapping without a name ends in it: nothing can be read beyond.
 pub fn readable_end(memory: &ForcedMemory, start: u64, end: u64) -> u64 {
     let readable = |page: u64| memory.read(start + page * PAGE_SIZE, &mut [0]).is_ok();
@@ -342,7 +238,7 @@ pub fn readable_end(memory: &ForcedMemory, start: u64, end: u64) -> u64 {
 }
 
 /// Where the file of a mapping ends in it, rounded up to a page: beyond, access is SIGBUS.
-fn file_end(mapped: &Mapped, end: u64) -> u64 {
+pub fn file_end(mapped: &Mapped, end: u64) -> u64 {
     let path = Path::new(std::ffi::OsStr::from_bytes(&mapped.mapping.name));
     let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
     let rest = size.saturating_sub(mapped.mapping.offset).next_multiple_of(PAGE_SIZE);
@@ -382,17 +278,5 @@ mod tests {
         assert_eq!(lines[0], "mapping 0x1000-0x3000 (/dev/dri/card0): a shared mapping of a device");
         assert!(lines[1].starts_with("mapping 0x5000-0x6000 (/[aio] (deleted)): "), "{}", lines[1]);
         assert!(lines[2].ends_with(refuse::CUDA_DEVICE), "{}", lines[2]);
-    }
-
-    #[test]
-    fn shared_memory_is_counted_once_and_refused_when_it_is_large() {
-        let classified =
-            |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
-        let twice = b"40000000-80001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
-                      100000000-140001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n";
-        let refusals = refuse_large(&classified(twice));
-        assert_eq!(refusals.len(), 1);
-        assert!(refusals[0].to_string().contains("1024 MiB of shared memory"), "{}", refusals[0]);
-        assert!(refuse_large(&classified(b"40000000-80000000 rw-s 00000000 00:01 5 \n")).is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! The process record: what the kernel knows of a stopped process.
 //!
-//! * [`maps`], [`mlock`]: mappings, their flags and where their pages are. * [`files`]: descriptors and data in flight.
+//! * [`maps`], [`mlock`]: mappings, their flags and where their pages are. * [`shared_memory`], [`touched`]: what of
+//!   shared memory is copied. * [`files`]: descriptors and data in flight.
 //! * [`name_caches`]: what nscd and SSSD have given the process.
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
@@ -38,7 +39,9 @@ pub mod own_proc;
 pub mod processor;
 pub mod regions;
 pub mod running_files;
+pub mod shared_memory;
 pub mod state;
 pub mod sysv_shm;
+pub mod touched;
 pub mod watchers;
 pub mod written_files;

@@ -4,8 +4,10 @@
 //! less. What must hold: nothing of the agent's own writes into the program after the scan matters for the image
 //! (they go to the scratch range alone); whatever fails, the caller resumes the program.
 
-use crate::capture::maps::{self, Kind, Mapped, SharedPages};
+use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::shared_memory::{self, SharedPages};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
+use crate::capture::touched::Asked;
 use crate::error::CutError;
 use crate::error::TraceError;
 use crate::freeze::clone;
@@ -138,8 +140,7 @@ pub fn take(
     let begun = Instant::now();
     let mut cut_memory = sort(scene.options, collected);
     if scene.options.only.is_none()
-        && let Err(error) =
-            maps::save_shared(scene.live, scene.memory, scene.mapped, shared_pages, &mut cut_memory.saved)
+        && let Err(error) = save_shared(scene, shared_pages, &mut cut_memory.saved)
     {
         refuse::unless_empty(maps::refuse_guards(&pagemap_of(scene.target, scene.live)?, scene.mapped))?;
         return Err(error.into());
@@ -188,6 +189,19 @@ pub fn take(
     breakdown.clone_ns += elapsed_ns(begun);
     cut_memory.shared = shared;
     Ok(cut_memory)
+}
+
+/// Copies shared memory that was not copied yet, and what servers have given to the process.
+fn save_shared(
+    scene: &Scene<'_>,
+    shared_pages: &mut SharedPages,
+    saved: &mut SavedPages,
+) -> Result<(), TraceError> {
+    let Scene { target, live, host, mapped, memory, .. } = *scene;
+    let asked = Asked { pid: target.pid, live, host, area: &target.area };
+    let pages = shared_pages.take(asked, memory, mapped)?;
+    save(scene, saved, &pages)?;
+    shared_memory::save_served(memory, mapped, saved)
 }
 
 /// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
@@ -275,7 +289,8 @@ fn outside_clones(all: &[Mapped]) -> PageSet {
 
 fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<(), TraceError> {
     let (live, memory, several) = (scene.live, scene.memory, scene.several);
-    saved.add_all(pages.runs(), |runs, mut buffer| {
+    let runs: Vec<PageRun> = pages.runs().iter().flat_map(|run| parts(*run)).collect();
+    saved.add_all(&runs, |runs, mut buffer| {
         if several {
             // Slower by a little, but what processes share stays shared: see `Living` in `frozen_memory`.
             return save_forced(memory, runs, buffer);
@@ -293,6 +308,14 @@ fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<()
         Ok(())
     })?;
     Ok(())
+}
+
+/// A run in parts that several threads may read.
+fn parts(run: PageRun) -> impl Iterator<Item = PageRun> {
+    const LEN: u64 = 4 << 20;
+    let (start, end) = (run.start.0, run.end().0);
+    let starts = (start..end).step_by(LEN as usize);
+    starts.map(move |at| PageRun::between(Addr(at), Addr(end.min(at + LEN))))
 }
 
 fn save_forced(memory: &ForcedMemory, runs: &[PageRun], buffer: &mut [u8]) -> io::Result<()> {

@@ -23,8 +23,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes that the buffer for pages copied inside the stop has ready, at least and at most, and for how much of a
-/// program: fresh memory takes ten times as long to fill (43 MB: 95 ms instead of 8, on a virtual machine).
+/// Bytes that the buffer for pages copied inside the stop has ready beside what shared memory takes, at least and at
+/// most, and for how much of a program: fresh memory takes ten times as long to fill (43 MB: 95 ms instead of 8, on a
+/// virtual machine).
 const READY_LEN: (usize, usize) = (2 << 20, 256 << 20);
 const READY_SHARE: u64 = 64;
 /// A process that is older does not end at once, mostly.
@@ -110,7 +111,8 @@ pub fn prepare(
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     let share = usize::try_from(target.tracking.pages().bytes() / READY_SHARE).unwrap_or(usize::MAX);
-    SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1));
+    let shared = status.number("RssShmem").map_or(0, |kib| usize::try_from(kib << 10).unwrap_or(0));
+    SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1).saturating_add(shared));
     thread_pool::ready();
     let flags_inside =
         options.hold || options.changing || several && process_age::of(pid).is_none_or(|age| age < YOUNG);

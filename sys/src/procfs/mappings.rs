@@ -157,6 +157,31 @@ pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> 
     Ok(all)
 }
 
+/// The mappings of which something is in swap: first byte, first byte after it. Of shared memory, what the file has
+/// there (fs/proc/task_mmu.c, smap_gather_stats).
+///
+/// # Errors
+/// ESRCH or ENOENT: the process is gone.
+pub fn swapped(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64)>> {
+    let text = proctext::list(format!("/proc/{pid}/task/{tid}/smaps"))?;
+    let (mut all, mut current) = (Vec::new(), None);
+    for line in text.split(|&c| c == b'\n') {
+        if let Some(size) = line.strip_prefix(b"Swap:") {
+            let place = current.take().ok_or_else(|| bad("smaps", line))?;
+            all.extend((kib(size) != Some(0)).then_some(place));
+        } else if line.first().is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
+            let mapping = parse_mapping(line).ok_or_else(|| bad("smaps", line))?;
+            current = Some((mapping.start, mapping.end));
+        }
+    }
+    Ok(all)
+}
+
+/// Whether anything of the host is in swap. If that cannot be told: yes.
+pub fn has_swap_in_use() -> bool {
+    nix::sys::sysinfo::sysinfo().map_or(true, |host| host.swap_free() < host.swap_total())
+}
+
 /// The number of a line `   2048 kB`.
 fn kib(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text.trim_ascii().strip_suffix(b"kB")?).ok()?.trim().parse().ok()

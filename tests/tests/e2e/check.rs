@@ -279,7 +279,7 @@ fn memfd_with_too_much_content() {
 }
 
 #[test]
-fn shared_memory_too_large_for_a_stop() {
+fn shared_file_too_large_for_a_stop() {
     agree("large", "mapping", None);
 }
 

@@ -4,7 +4,7 @@
 //! Inside the stop: their content can change. A file may have been opened by several names. Descriptors belong together
 //! by device and inode, mappings too; a descriptor and a mapping by the inode, and the name or the device: stat(2) and
 //! the maps file do not give the same device on every file system. What must hold: what shared mappings cover is saved
-//! with the pages ([`crate::capture::maps::save_shared`]); the rest is in the record. Shared memory without a name
+//! with the pages ([`crate::capture::shared_memory`]); the rest is in the record. Shared memory without a name
 //! counts as such a file where something else than shared mappings leads to it: a descriptor, or a private mapping,
 //! which both come from /proc/PID/map_files.
 

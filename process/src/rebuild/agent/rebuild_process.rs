@@ -157,6 +157,7 @@ impl JobObjects<'_> {
         job: &Job<'_>,
         pages: impl Fn(u32) -> ProcessPages<'p>,
     ) -> Result<(), RebuildError> {
+        self.sysv_shm.clear(job)?;
         for member in job.members() {
             self.sysv_shm.fill(member.own, &pages(member.own.space))?;
         }

@@ -17,7 +17,7 @@ use crate::job::names;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use holdfast_abi::SharedPage;
-use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
+use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, SegmentContent, SysvShmRecord};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_shm::{self, Attached, SegmentFacts};
@@ -137,6 +137,30 @@ impl SysvShm {
         self.0.iter().map(|claimed| claimed.id).collect()
     }
 
+    /// Makes those zero that were found, as far as mappings of `job` show them: the image has only pages that there
+    /// were. Before [`SysvShm::fill`].
+    ///
+    /// # Errors
+    /// Names the segment.
+    pub fn clear(&self, job: &Job<'_>) -> Result<(), RebuildError> {
+        for region in job.members().flat_map(|member| &member.own.regions) {
+            let Backing::SystemV { segment, offset, .. } = region.backing else { continue };
+            let claimed = self.0.get(segment as usize).filter(|claimed| !claimed.made);
+            let Some((claimed, attached)) = claimed.and_then(|one| Some((one, one.attached.as_ref()?)))
+            else {
+                continue;
+            };
+            let len = (region.end.0 - region.start.0).min(attached.size().saturating_sub(offset));
+            if len == 0 {
+                continue;
+            }
+            attached
+                .clear(offset, len)
+                .map_err(RebuildError::io(format!("filling System V shared memory {}", claimed.id)))?;
+        }
+        Ok(())
+    }
+
     /// Puts the pages of one process's mappings into them.
     ///
     /// # Errors
@@ -149,8 +173,8 @@ impl SysvShm {
             for (from, to, source) in ranges::within(pages.extents(), region) {
                 let at = offset + (from - region.start.0);
                 let done = match source {
-                    ExtentSource::Zero if claimed.made => Ok(()),
-                    ExtentSource::Zero => attached.clear(at, to - from).map_err(PageError::from),
+                    // See `clear`.
+                    ExtentSource::Zero => Ok(()),
                     _ => ranges::pieces(from, to, pages, |start, bytes| {
                         attached.write(at + (start - from), bytes)
                     }),
