@@ -47,6 +47,8 @@ CALLS = re.compile(
 BESIDE = [
     ("a file that the program maps is opened", "agent/address_space.rs", "SYS_openat SYS_openat2",
      "by the new process, without links; checked against the door before anything is mapped"),
+    ("the root directory is changed", "agent/root.rs", "SYS_openat SYS_openat2",
+     "by the new process, without links; checked against the door before it is entered"),
     ("content, length and owner of a file are put back", "agent/contents.rs", "at::reopen set_len set_permissions",
      "by the descriptor of the process that writes it, or acting as that process"),
     ("content, length and owner of a file are put back", "agent/regular.rs",

@@ -59,6 +59,9 @@ pub fn move_files(record: &mut ProcessRecord, moved: &[Moved]) {
     }
     apply(moved, &mut record.exe.path);
     apply(moved, &mut record.cwd);
+    if let Some(root) = &mut record.root {
+        apply(moved, &mut root.path);
+    }
     for file in &mut record.files.mapped {
         apply(moved, &mut file.path);
     }
@@ -101,6 +104,9 @@ fn accept(record: &mut ProcessRecord, accepted: &[PathBuf], used: &mut [bool]) {
         if is_accepted(path.as_path()) {
             *inode = None;
         }
+    }
+    if let Some(root) = record.root.as_mut().filter(|root| is_accepted(root.path.as_path())) {
+        root.inode = None;
     }
     for file in record.files.mapped.iter_mut().filter(|file| is_accepted(file.path.as_path())) {
         file.inode = None;

@@ -40,6 +40,9 @@ pub struct ProcessRecord {
     /// Which directory it was, and whose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd_inode: Option<Inode>,
+    /// Its root directory, if that is not the one of its job (chroot(2)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RootFolder>,
     /// `Umask` of `/proc/PID/status`.
     pub umask: u32,
     /// `prlimit(2)`, all resources.
@@ -98,6 +101,16 @@ pub struct ProcessRecord {
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+/// A root directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RootFolder {
+    /// Where it is, from the root of the job. All other paths of the process begin there, too.
+    pub path: Name,
+    /// Which directory it was, and whose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<Inode>,
 }
 
 /// A child that has ended.

@@ -4,6 +4,7 @@
 //! they must call the same. Mappings and open files have their refusals where they are understood (`capture`). Nothing
 //! here fails: what has ended meanwhile is no reason to refuse.
 
+use crate::capture::root;
 use crate::error::CutError;
 use crate::namespaces::Namespaces;
 use crate::thread_pool;
@@ -84,6 +85,7 @@ pub fn area(pid: i32, area: &InjectArea) -> Option<Refusal> {
 
 /// What a thread is confined by, other than its job.
 struct Confinement {
+    pid: i32,
     tid: i32,
     /// The id as the thread knows it.
     inner: i32,
@@ -109,7 +111,7 @@ impl Confinement {
             Some(_) => None,
         };
         let inner = status.innermost("NSpid").unwrap_or(tid);
-        Some(Confinement { tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
+        Some(Confinement { pid, tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
     }
 
     fn reasons(&self, job: &Namespaces) -> Vec<String> {
@@ -121,10 +123,8 @@ impl Confinement {
                 differing.join(", ")
             )
         });
-        let root = self.namespaces.has_other_root(job).then(|| {
-            "its root directory is not that of its job (chroot), which is not supported: start `holdfast run` inside it"
-                .to_owned()
-        });
+        // In another mount namespace it is another one by nature.
+        let root = if differing.is_empty() { root::of(self.pid, job).err() } else { None };
         self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(root).collect()
     }
 }
@@ -161,8 +161,8 @@ pub fn is_only_called_deleted(shown: &[u8], (device, inode): (Option<u64>, u64))
         && fs::symlink_metadata(OsStr::from_bytes(shown)).is_ok_and(is_it)
 }
 
-/// A process, or threads of it (`tids`), under a seccomp filter, in other namespaces than its job, or with another root
-/// directory. What the first thread has is told of the process, once.
+/// A process, or threads of it (`tids`), under a seccomp filter, in other namespaces than its job, or with a root
+/// directory that no restart could find. What the first thread has is told of the process, once.
 pub fn confined(pid: i32, tids: &[i32], job: &Namespaces) -> Vec<Refusal> {
     let look = |&tid: &i32| Confinement::of(pid, tid);
     let all: Vec<Confinement> =

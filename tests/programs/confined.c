@@ -1,6 +1,6 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
- * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), chroot, landlock, thread_uts, thread_filter,
- * thread_strict, child_chroot, child_network, child_landlock, child_files, child_folder */
+ * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), landlock, thread_uts, thread_filter,
+ * thread_strict, child_network, child_landlock, child_files, child_folder */
 #include "rounds.h"
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -34,13 +34,6 @@ static void user(void) { leave(CLONE_NEWUSER); }
 static void cgroup(void) { leave(CLONE_NEWCGROUP); }
 static void pid(void) { leave(CLONE_NEWPID); }
 static void time_namespace(void) { leave(CLONE_NEWTIME); }
-
-static void jail(void)
-{
-    CHECK(mkdir("confined.jail", 0755) == 0 || errno == EEXIST);
-    if (chroot("confined.jail") != 0) not_here("chroot");
-    CHECK(chdir("/") == 0);
-}
 
 static void check_forbidden(void)
 {
@@ -120,7 +113,6 @@ static void in_child(void (*confine)(void), unsigned long flags)
     if (read(told[0], &byte, 1) != 1) exit(77);
 }
 
-static void child_chroot(void) { in_child(jail, 0); }
 static void child_network(void) { in_child(network, 0); }
 static void child_landlock(void) { in_child(landlock, 0); }
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
@@ -128,10 +120,9 @@ static void child_folder(void) { in_child(NULL, CLONE_FS); }
 
 static const struct kind kinds[] = {
     {"mount", mount_namespace, NULL}, {"uts", uts, NULL}, {"ipc", ipc, NULL}, {"network", network, NULL},
-    {"user", user, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL},
-    {"time", time_namespace, NULL}, {"chroot", jail, NULL}, {"thread_uts", thread_uts, NULL},
-    {"thread_filter", thread_filter, NULL}, {"thread_strict", thread_strict, NULL},
-    {"child_chroot", child_chroot, NULL}, {"child_network", child_network, NULL},
+    {"user", user, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL},
+    {"thread_uts", thread_uts, NULL}, {"thread_filter", thread_filter, NULL},
+    {"thread_strict", thread_strict, NULL}, {"child_network", child_network, NULL},
     {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
     {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
 

@@ -96,11 +96,6 @@ macro_rules! refused {
                 refused "process" "left the namespaces of its job" "network";
             namespace_of_a_thread: "confined" "thread_uts" "45" => "A thread in a uts namespace of its own",
                 refused "thread" "left the namespaces of its job (uts)", only Root;
-            root_directory: "confined" "chroot" "45" => "Another root directory than the job's (chroot)",
-                refused "process" "its root directory" "chroot", only Root;
-            root_directory_of_a_child: "confined" "child_chroot" "45" =>
-                "A child with another root directory",
-                refused "process" "its root directory" "chroot", only Root;
             landlock_domain: "confined" "landlock" "45" => "A Landlock domain (landlock_restrict_self)",
                 refused "process" "Landlock domain" "start `holdfast run` inside";
             landlock_domain_of_a_child: "confined" "child_landlock" "45" => "A Landlock domain of a child",

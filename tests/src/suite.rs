@@ -449,6 +449,9 @@ macro_rules! suite {
                 tree_compute: "tree_compute" => "Children that compute; their exit codes by wait";
                 #[short] tree_spawn: "tree_spawn" => "fork + exec, vfork + exec, posix_spawn";
                 #[short] tree_deep: "tree_deep" => "A chain of seven generations; all ids stay";
+                #[short] rooted_inside: "rooted" "inside" => "Another root directory", root "chroot";
+                rooted_outside: "rooted" "outside" => "The same with a working folder outside", root "chroot";
+                #[short] rooted_child: "rooted" "child" => "A child with another root directory", root "chroot";
                 tree_many: "tree_many" => "Twenty workers with pipes";
                 tree_pairs_stream: "tree_pairs" "stream" =>
                     "Stream socket pairs between processes; descriptors handed over";

@@ -443,6 +443,7 @@ fn record(
         pgid: status.innermost("NSpgid").unwrap_or(0),
         sid: status.innermost("NSsid").unwrap_or(0),
         exe,
+        root: surroundings.root,
         cwd: surroundings.cwd.path,
         cwd_deleted: surroundings.cwd.deleted,
         cwd_inode: Some(surroundings.cwd.inode),

@@ -162,7 +162,8 @@ fn observe(
         comms: std::mem::take(&mut one.stage.comms),
     };
     let outlines: Vec<Outline> = processes.iter_mut().map(outline).collect();
-    let surround = |one: &Outline| capture_process::surroundings(&one.target, &one.ids, &one.comms);
+    let surround =
+        |one: &Outline| capture_process::surroundings(&one.target, &one.ids, &one.comms, &options.namespaces);
     let (seen, surroundings) = thread_pool::beside(&outlines, thread_pool::workers(), surround, || {
         let mut first = true;
         let asked = advance(processes, |process, repaired| {

@@ -5,17 +5,18 @@
 //! [`scenery`] afterwards. Fails by: [`CutError`]; the caller resumes all processes.
 
 use crate::capture::cwd::{self};
-use crate::capture::identity::SharedFiles;
+use crate::capture::identity::{SharedFiles, inode_of};
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
-use crate::capture::{attributes, landlock, ldt};
+use crate::capture::{attributes, landlock, ldt, root};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
 use crate::job::stopped_process::StoppedProcess;
 use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
+use crate::namespaces::Namespaces;
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::resume::StoppedProgram;
@@ -23,7 +24,7 @@ use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{InjectArea, PosixTimer};
+use holdfast_image::record::{InjectArea, PosixTimer, RootFolder};
 use holdfast_sys::clock;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem::{self};
@@ -136,7 +137,7 @@ pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
 }
 
 /// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its
-/// threads; `comms`: their names.
+/// threads; `comms`: their names; `job`: see [`root::of`].
 ///
 /// # Errors
 /// It holds what cannot be restored; it has ended.
@@ -144,6 +145,7 @@ pub fn surroundings(
     target: &Target,
     ids: &[(i32, i32)],
     comms: &HashMap<i32, Name>,
+    job: &Namespaces,
 ) -> Result<Surroundings, CutError> {
     refuse::unless_empty(refuse::unshared(ids))?;
     let pid = target.pid;
@@ -152,7 +154,9 @@ pub fn surroundings(
     let inner = ids.iter().find(|(tid, _)| *tid == pid).map_or(pid, |(_, inner)| *inner);
     let cwd = cwd::current(pid, inner)?;
     refuse::unless_empty(cwd.foreign.map(|other| refuse::folder_of_another(pid, other)))?;
+    let root = root::of(pid, job).map_err(|why| CutError::Refused(vec![refuse::process(pid, why)]))?;
     Ok(Surroundings {
+        root: root.map(|(path, here)| RootFolder { path, inode: Some(inode_of(&here)) }),
         own: area::own_descriptor(live, &target.area)?,
         around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid)).collect(),
         limits: state::limits(pid),

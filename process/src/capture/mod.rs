@@ -4,6 +4,7 @@
 //!   shared memory is copied. * [`files`]: descriptors and data in flight.
 //! * [`name_caches`]: what nscd and SSSD have given the process.
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
+//! * [`root`]: the root directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
 //! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments.
@@ -38,6 +39,7 @@ pub mod open_file;
 pub mod own_proc;
 pub mod processor;
 pub mod regions;
+pub mod root;
 pub mod running_files;
 pub mod shared_memory;
 pub mod state;

@@ -110,6 +110,15 @@ fn own(
     if !executable && !gone.takes(&record.exe.path) {
         lines.extend(other(&record.exe).map(|error| error.to_string()));
     }
+    if let Some(root) = &record.root {
+        match opener.find(&root.path, root.inode.as_ref()) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                lines.push(format!("{}: the root directory of the program is gone; {REMEDY}", root.path))
+            }
+            Err(error) => lines.push(error.to_string()),
+        }
+    }
     lines.extend(shared_of_others(record, opener));
     if record.cwd_deleted.is_some() {
         return;

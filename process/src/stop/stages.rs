@@ -11,7 +11,7 @@ use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{LayoutRecord, Limit, PosixTimer, ProcessFlags};
+use holdfast_image::record::{LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
 use std::collections::HashMap;
@@ -106,6 +106,8 @@ pub struct Surroundings {
     pub exe: Vec<u8>,
     /// Current directory.
     pub cwd: Folder,
+    /// Root directory, if it is not the job's.
+    pub root: Option<RootFolder>,
     /// Number of libholdfast's own connection.
     pub own: Option<i32>,
 }

@@ -21,6 +21,13 @@ use std::path::Path;
 /// Its name is that of a file by now which is no socket: a restart could not bind it there.
 pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) -> Result<(), String> {
     let Some(name) = record.path().map(Path::to_owned) else { return Ok(()) };
+    if name.is_absolute() && !has_our_root(pid) {
+        return Err(format!(
+            "its name {} is one in another root directory (chroot), where a restart cannot bind it: give it a name \
+             that is relative to the working folder, or start `holdfast run` inside the directory",
+            name.display()
+        ));
+    }
     let path = Path::new(&format!("/proc/{pid}/cwd")).join(&name);
     let here = fs::symlink_metadata(&path);
     let is_it = |found: &Metadata| {
@@ -58,6 +65,13 @@ pub(super) fn of_sender(pid: i32, address: &[u8]) -> Option<SenderFile> {
         .file_type()
         .is_socket()
         .then(|| SenderFile { mode: found.mode() & 0o7777, owner: Some(owner_of(&found)) })
+}
+
+/// Whether a path that the process has given leads where ours does. One that has ended has none.
+fn has_our_root(pid: i32) -> bool {
+    let root =
+        |who: &str| fs::metadata(format!("/proc/{who}/root")).map(|root| (root.dev(), root.ino())).ok();
+    root(&pid.to_string()).is_none_or(|it| Some(it) == root("self"))
 }
 
 /// Whether a file may be it though it has another inode: where the kernel's inodes are not those of the files

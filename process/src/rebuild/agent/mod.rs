@@ -2,9 +2,9 @@
 //!
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
 //! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
-//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`]. What the user
-//! changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
-//! [`in_place`]: a rollback, in processes that are there.
+//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`], [`root`].
+//! What the user changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`],
+//! [`sysv_shm`], [`ipc`]. [`in_place`]: a rollback, in processes that are there.
 
 mod address_space;
 mod attributes;
@@ -32,6 +32,7 @@ mod rebuild_process;
 mod regular;
 mod remote_calls;
 mod resume;
+mod root;
 mod saved_files;
 mod seed;
 mod seize;

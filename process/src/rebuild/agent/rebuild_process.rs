@@ -18,8 +18,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    attributes, credentials, environment, fill, job_control, lazy, ldt, proc_files, process_state, threads,
-    tracker,
+    attributes, credentials, environment, fill, job_control, lazy, ldt, proc_files, process_state, root,
+    threads, tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -258,6 +258,7 @@ impl<'a> ProcessBuilder<'a> {
         process_state::leases(leader, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Restart)?);
         process_state::coredump_filter(leader.remote.tid, record);
+        root::change(leader, record)?;
         credentials::restore(&self.threads, record)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);

@@ -335,6 +335,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         zombies: Vec::new(),
         others: Vec::new(),
         last_id: None,
+        root: None,
     }
 }
 

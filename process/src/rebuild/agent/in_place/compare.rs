@@ -170,6 +170,7 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         (&now.cwd, &now.cwd_inode, now.cwd_deleted) != (&then.cwd, &then.cwd_inode, then.cwd_deleted),
         format!("its working folder is {} now, and was {} in image {epoch}", now.cwd, then.cwd),
     );
+    differs(now.root != then.root, format!("its root directory (chroot) is another one {since}"));
     differs(now.ppid != then.ppid, format!("its parent has ended {since}"));
     differs(
         (now.pgid, now.sid) != (then.pgid, then.sid),
