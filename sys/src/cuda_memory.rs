@@ -9,7 +9,8 @@
 //! # Safety
 //! Functions are called with the arguments that cuda.h declares for the name that they were asked for by. Memory of the
 //! host that is read or written is a slice of the caller's, and such copies have ended when the call returns: "this
-//! function exhibits synchronous behavior for most use cases"; where it may not be, cuCtxSynchronize follows.
+//! function exhibits synchronous behavior for most use cases"; where it may not be, cuCtxSynchronize follows. Those of
+//! [`Device::to_host_later`] and [`Device::to_device_later`] go on after the call: see there.
 #![allow(unsafe_code)]
 
 use crate::cuda::{Library, LoadError, NOT_FOUND, SUCCESS, describe, last_error};
@@ -37,6 +38,8 @@ const READ_WRITE: c_uint = 3;
 
 /// CU_MEMHOSTREGISTER_PORTABLE.
 const PORTABLE: c_uint = 1;
+/// CU_EVENT_DISABLE_TIMING.
+const NO_TIME: c_uint = 2;
 
 /// A call that failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -106,6 +109,11 @@ functions! {
     to_host: "cuMemcpyDtoH", 3020, (*mut c_void, u64, usize);
     to_host_async: "cuMemcpyDtoHAsync", 3020, (*mut c_void, u64, usize, *mut c_void);
     to_device: "cuMemcpyHtoD", 3020, (u64, *const c_void, usize);
+    to_device_async: "cuMemcpyHtoDAsync", 3020, (u64, *const c_void, usize, *mut c_void);
+    event_create: "cuEventCreate", 2000, (*mut *mut c_void, c_uint);
+    event_record: "cuEventRecord", 2000, (*mut c_void, *mut c_void);
+    event_wait: "cuEventSynchronize", 2000, (*mut c_void);
+    event_destroy: "cuEventDestroy", 4000, (*mut c_void);
     on_device: "cuMemcpyDtoD", 3020, (u64, u64, usize);
     set: "cuMemsetD8", 3020, (u64, u8, usize);
     register: "cuMemHostRegister", 6050, (*mut c_void, usize, c_uint);
@@ -323,6 +331,51 @@ impl Device {
         copied.and(finished)
     }
 
+    /// Begins to fill memory of the host.
+    ///
+    /// # Errors
+    /// See [`DeviceError`]; nothing is under way.
+    ///
+    /// # Safety
+    /// So many bytes can be written at `to`, and nothing refers to them until an [`Event`] of later has happened, or
+    /// [`Device::finish`] has returned.
+    pub(crate) unsafe fn to_host_later(
+        &self,
+        from: u64,
+        to: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        call!(self.enter()?, to_host_async, to.as_ptr().cast(), from, bytes, ptr::null_mut())
+    }
+
+    /// Begins to copy memory of the host to the device.
+    ///
+    /// # Errors
+    /// See [`DeviceError`]; nothing is under way.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `from`, and nothing changes them until then: see [`Device::to_host_later`].
+    pub(crate) unsafe fn to_device_later(
+        &self,
+        to: u64,
+        from: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        call!(self.enter()?, to_device_async, to, from.as_ptr().cast(), bytes, ptr::null_mut())
+    }
+
+    /// What happens when all is done that was begun up to now.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    pub(crate) fn event(self: &Rc<Self>) -> Result<Event, DeviceError> {
+        let (functions, mut event) = (self.enter()?, ptr::null_mut());
+        call!(functions, event_create, &raw mut event, NO_TIME)?;
+        let event = Event { device: Rc::clone(self), event };
+        call!(functions, event_record, event.event, ptr::null_mut())?;
+        Ok(event)
+    }
+
     /// Its context becomes that of this thread, for whatever uses that.
     ///
     /// # Errors
@@ -454,6 +507,29 @@ impl Device {
             pointers.as_mut_ptr(),
             extra
         )
+    }
+}
+
+/// A place in what a device has to do.
+#[derive(Debug)]
+pub(crate) struct Event {
+    device: Rc<Device>,
+    event: *mut c_void,
+}
+
+impl Event {
+    /// Waits until it has come there.
+    ///
+    /// # Errors
+    /// What was begun has failed.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        call!(self.device.enter()?, event_wait, self.event)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = self.device.enter().and_then(|functions| call!(functions, event_destroy, self.event));
     }
 }
 

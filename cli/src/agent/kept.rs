@@ -377,7 +377,7 @@ pub fn put_back(
     // Of a process that ended in the middle of the checkpoint there may be pages, and no record.
     let mut known: Vec<Run> = blocks.iter().map(|block| place(block.name, block.bytes)).collect();
     known.push((DIGESTS, DIGESTS - PAGE_SIZE));
-    gather(image, &set(&known), &|pieces| keeper.fill(pieces))?;
+    fill(&keeper, image, &set(&known))?;
     keeper.check()?;
     Ok(Some(keeper))
 }
@@ -412,7 +412,7 @@ impl DevicesBack {
         drop(taken);
         let mut back = DevicesBack { keeper, differing: PageSet::new() };
         let digests = set(&[(DIGESTS, DIGESTS - PAGE_SIZE)]);
-        gather(image, &digests, &|pieces| back.keeper.fill(pieces))?;
+        fill(&back.keeper, image, &digests)?;
         let (differing, cached) = back.keeper.differing()?;
         back.differing = set(&differing);
         gather(image, &back.differing.difference(&set(&cached)), &|_| Ok(()))?;
@@ -428,9 +428,16 @@ impl DevicesBack {
         let others = self.differing.difference(&brought);
         let own = |run: &PageRun| (split(run.start).1.0, run.pages.bytes());
         self.keeper.clear(&others.runs().iter().map(own).collect::<Vec<Run>>())?;
-        gather(image, &others, &|pieces| self.keeper.fill(pieces))?;
+        fill(&self.keeper, image, &others)?;
         Ok(PutBack { bytes: self.differing.pages().bytes(), cached: brought.pages().bytes() })
     }
+}
+
+/// Brings what an image has of these pages to where a keeper has them.
+fn fill(keeper: &Keeper, image: &dyn PageProvider, pages: &PageSet) -> Result<(), String> {
+    let gathered = gather(image, pages, &|pieces| keeper.fill(pieces));
+    let filled = keeper.filled();
+    gathered.and(filled)
 }
 
 /// Reads what an image has of these pages, and puts it somewhere.

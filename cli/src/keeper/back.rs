@@ -130,7 +130,7 @@ impl Blocks {
         for (number, wanted) in std::mem::take(&mut self.pending.found) {
             let Some((cache, memory)) = self.caches.get_mut(&number) else { continue };
             let bank = &self.banks[number];
-            let mut copies = Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+            let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
             brought.extend(cache.bring(monotonic_ns(), &wanted, &mut copies)?);
             bank.device.finish().map_err(words)?;
         }

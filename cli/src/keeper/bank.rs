@@ -51,12 +51,6 @@ impl Buffer {
         device.set(made.at, 0, bytes)?;
         Ok(made)
     }
-
-    fn of(device: &Rc<Device>, bytes: &[u8]) -> Result<Buffer, DeviceError> {
-        let made = Buffer::new(device, bytes.len() as u64)?;
-        device.to_device(made.at, bytes)?;
-        Ok(made)
-    }
 }
 
 impl Drop for Buffer {
@@ -76,10 +70,15 @@ pub struct Placed {
     pub slot: u64,
 }
 
+/// Pinned memory, for what is copied to or from memory that is not: many times slower, and in small pieces slower
+/// still. `None`: there is none.
+pub type Bounce = Rc<RefCell<Option<Window>>>;
+
 /// See the head of the file.
 pub struct Bank {
     /// The device.
     pub device: Rc<Device>,
+    bounce: Bounce,
     hash: Kernel,
     list: Kernel,
     gather: Kernel,
@@ -108,13 +107,52 @@ impl Bank {
     ///
     /// # Errors
     /// They are not for this device, or there is no memory.
-    pub fn new(device: Rc<Device>) -> Result<Bank, DeviceError> {
+    pub fn new(device: Rc<Device>, bounce: &Bounce) -> Result<Bank, DeviceError> {
         let ptx = CStr::from_bytes_with_nul(PTX).map_err(|_| INVALID)?;
         let names = [Which::Hash, Which::List, Which::Gather].map(Which::name);
         let [hash, list, gather] = device.load(ptx, names)?;
         let table = || Buffer::zero(&device, SLOTS * Digest::BYTES);
         let (previous, fresh) = (table()?, table()?);
-        Ok(Bank { hash, list, gather, previous, fresh, slots: SLOTS, device })
+        let bounce = Rc::clone(bounce);
+        Ok(Bank { hash, list, gather, previous, fresh, slots: SLOTS, device, bounce })
+    }
+
+    /// Copies what is at several places of the device, one behind the other, all of it under way at once.
+    ///
+    /// # Errors
+    /// The device has failed; CUDA_ERROR_INVALID_VALUE: there is no room for it.
+    pub fn to_host(&self, places: &[Range<u64>], into: &mut [u8]) -> Result<(), DeviceError> {
+        let mut bounce = self.bounce.borrow_mut();
+        let Some(bounce) = bounce.as_mut().filter(|bounce| bounce.len() >= into.len()) else {
+            return self.device.to_host_all(places, into);
+        };
+        let part = 0..into.len();
+        bounce.begin_to_host(&self.device, places, part.clone())?;
+        bounce.wait(&part)?;
+        into.copy_from_slice(bounce.part(part).ok_or(INVALID)?);
+        Ok(())
+    }
+
+    /// The same of one place, which may be longer than what is pinned.
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        let most = self.bounce.borrow().as_ref().map_or(into.len(), Window::len).max(1);
+        let places = (at..).step_by(most);
+        places.zip(into.chunks_mut(most)).try_for_each(|(at, piece)| {
+            let place = at..at + piece.len() as u64;
+            self.to_host(std::slice::from_ref(&place), piece)
+        })
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let mut bounce = self.bounce.borrow_mut();
+        let Some(bounce) = bounce.as_mut() else { return self.device.to_device(at, from) };
+        let most = bounce.len();
+        (at..).step_by(most).zip(from.chunks(most)).try_for_each(|(at, piece)| {
+            let part = 0..piece.len();
+            bounce.part(part.clone()).ok_or(INVALID)?.copy_from_slice(piece);
+            bounce.begin_to_device(&self.device, &[(part.clone(), at)])?;
+            bounce.wait(&part)
+        })
     }
 
     /// Makes room for so many slots.
@@ -159,7 +197,7 @@ impl Bank {
     /// # Errors
     /// The device has failed.
     pub fn digests(&self, slot: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.to_host(self.fresh.at + slot * Digest::BYTES, into)
+        self.read(self.fresh.at + slot * Digest::BYTES, into)
     }
 
     /// The digests that the last image has of slots.
@@ -167,7 +205,7 @@ impl Bank {
     /// # Errors
     /// The device has failed.
     pub fn image_digests(&self, slot: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.to_host(self.previous.at + slot * Digest::BYTES, into)
+        self.read(self.previous.at + slot * Digest::BYTES, into)
     }
 
     /// The digests that an image has of slots.
@@ -175,7 +213,7 @@ impl Bank {
     /// # Errors
     /// The device has failed.
     pub fn set_digests(&self, slot: u64, digests: &[u8]) -> Result<(), DeviceError> {
-        self.device.to_device(self.previous.at + slot * Digest::BYTES, digests)
+        self.write(self.previous.at + slot * Digest::BYTES, digests)
     }
 
     fn launch(&self, kernel: Kernel, launch: Option<Launch>) -> Result<(), DeviceError> {
@@ -193,7 +231,8 @@ impl Bank {
         let mut ranges: Vec<chunk::Range> = blocks.iter().map(range).collect::<Option<_>>().ok_or(INVALID)?;
         let chunks = number(&mut ranges).ok_or(INVALID)?;
         let bytes: Vec<u8> = ranges.iter().flat_map(|range| range.to_bytes()).collect();
-        let table_at = Buffer::of(&self.device, &bytes)?;
+        let table_at = Buffer::new(&self.device, bytes.len() as u64)?;
+        self.write(table_at.at, &bytes)?;
         let room = |bytes: Option<u64>| Buffer::new(&self.device, bytes.ok_or(INVALID)?);
         let states = room(States::bytes(chunks))?;
         let (dirty, zero) = (room(Chunks::bytes(chunks))?, room(Chunks::bytes(chunks))?);
@@ -213,7 +252,7 @@ impl Bank {
         self.launch(self.list, listing.launch())?;
         self.device.finish()?;
         let mut found = [0; Counts::BYTES as usize];
-        self.device.to_host(counts.at, &mut found)?;
+        self.read(counts.at, &mut found)?;
         let found = Counts::from_bytes(found, chunks).ok_or(INVALID)?;
         let numbers = self.numbers(&dirty, found.dirty)?;
         let slots = |numbers: &[u32]| -> Result<Vec<u64>, DeviceError> {
@@ -235,7 +274,7 @@ impl Bank {
 
     fn numbers(&self, list: &Buffer, count: u64) -> Result<Vec<u32>, DeviceError> {
         let mut bytes = vec![0; usize::try_from(count * 4).map_err(|_| INVALID)?];
-        self.device.to_host(list.at, &mut bytes)?;
+        self.read(list.at, &mut bytes)?;
         Ok(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
     }
 }
@@ -248,28 +287,11 @@ pub struct Copies<'a> {
     pub hashed: Option<&'a Hashed>,
     /// The cache.
     pub cache: Option<&'a Buffer>,
-    /// Pinned memory, through which goes what is not copied to memory that is pinned itself.
-    pub bounce: &'a RefCell<Option<Window>>,
 }
 
 impl Copies<'_> {
     fn cache(&self, offset: u64) -> Result<u64, String> {
         Ok(self.cache.ok_or("there is no GPU cache any more")?.at + offset)
-    }
-
-    /// Copies what is at several places of the device, one behind the other, all of it under way at once.
-    fn to_host(&self, places: &[Range<u64>], into: &mut [u8]) -> Result<(), String> {
-        let mut bounce = self.bounce.borrow_mut();
-        let pinned = bounce.as_mut().map(Window::bytes).and_then(|bytes| bytes.get_mut(..into.len()));
-        let device = &self.bank.device;
-        match pinned {
-            Some(pinned) => {
-                device.to_host_all(places, pinned).map_err(|error| words(&error))?;
-                into.copy_from_slice(pinned);
-                Ok(())
-            }
-            None => device.to_host_all(places, into).map_err(|error| words(&error)),
-        }
     }
 
     fn hashed(&self) -> Result<&Hashed, String> {
@@ -299,13 +321,13 @@ impl Moves for Copies<'_> {
                 find(&hashed.ranges, u64::from(*number)).ok_or("a chunk that is none")?;
             places.push(address..address + CHUNK);
         }
-        self.to_host(&places, into)
+        self.bank.to_host(&places, into).map_err(|error| words(&error))
     }
 
     fn fetch(&mut self, offset: u64, into: &mut [u8]) -> Result<(), String> {
         let at = self.cache(offset)?;
         let end = at + into.len() as u64;
-        self.to_host(std::slice::from_ref(&(at..end)), into)
+        self.bank.to_host(std::slice::from_ref(&(at..end)), into).map_err(|error| words(&error))
     }
 
     fn bring(&mut self, offset: u64, address: u64, bytes: u64) -> Result<(), String> {

@@ -26,6 +26,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -108,8 +109,6 @@ pub struct Blocks {
     pub(super) caches: BTreeMap<usize, Cached>,
     next_id: u64,
     packer: Packer,
-    /// See [`Copies`].
-    pub(super) bounce: RefCell<Option<Window>>,
 }
 
 pub(super) fn words(error: DeviceError) -> String {
@@ -129,7 +128,6 @@ impl Blocks {
             caches: BTreeMap::new(),
             next_id: 0,
             packer: Packer::default(),
-            bounce: RefCell::default(),
         }
     }
 
@@ -140,26 +138,13 @@ impl Blocks {
     pub fn load(&mut self, library: &Path) -> Result<(), String> {
         if self.banks.is_empty() {
             let devices = cuda_memory::open(library)?;
-            let bank = |device: Device| Bank::new(Rc::new(device)).map_err(words);
-            self.banks = devices.into_iter().map(bank).collect::<Result<_, _>>()?;
+            let devices: Vec<Rc<Device>> = devices.into_iter().map(Rc::new).collect();
             // Without it copies are slower, and right.
-            self.bounce = RefCell::new(self.pinned().ok());
+            let bounce = Rc::new(RefCell::new(devices.first().and_then(|device| pinned(device).ok())));
+            let bank = |device| Bank::new(device, &bounce).map_err(words);
+            self.banks = devices.into_iter().map(bank).collect::<Result<_, _>>()?;
         }
         Ok(())
-    }
-
-    /// Pinned memory for a segment.
-    fn pinned(&self) -> Result<Window, String> {
-        let bytes = SEGMENT as u64 * CHUNK;
-        let system = |error: io::Error| error.to_string();
-        let file = File::from(memfd::unsealed(c"holdfast-bounce").map_err(system)?);
-        file.set_len(bytes).map_err(system)?;
-        let mut window = Window::of(file.as_fd(), bytes as usize).map_err(system)?;
-        match self.pin(&mut window) {
-            Some(Ok(())) => Ok(window),
-            Some(Err(error)) => Err(words(error)),
-            None => Err("there is no device".to_owned()),
-        }
     }
 
     /// Has the first device pin a window; `None`: there is none.
@@ -297,7 +282,7 @@ impl Blocks {
         let mut given = 0;
         for (bank, (cache, memory)) in &mut self.caches {
             let bank = &self.banks[*bank];
-            let mut copies = Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+            let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
             cache.give_way(&mut copies)?;
             given += memory.take().map_or(0, |memory| memory.bytes);
         }
@@ -389,7 +374,7 @@ impl Blocks {
         self.make_room(number, hashed.dirty.len() as u64 * CHUNK);
         let bank = &self.banks[number];
         let (cache, memory) = self.caches.entry(number).or_insert_with(|| (Cache::new(0), None));
-        let mut copies = Copies { bank, hashed: Some(hashed), cache: memory.as_ref(), bounce: &self.bounce };
+        let mut copies = Copies { bank, hashed: Some(hashed), cache: memory.as_ref() };
         cache.take(monotonic_ns(), &hashed.dirty, &mut copies)?;
         bank.device.finish().map_err(words)?;
         Ok((cache.spilled, memory.is_some()))
@@ -439,7 +424,7 @@ impl Blocks {
         hashed: Option<&'a Hashed>,
         cache: Option<&'a Buffer>,
     ) -> Copies<'a> {
-        Copies { bank: &self.banks[bank], hashed, cache, bounce: &self.bounce }
+        Copies { bank: &self.banks[bank], hashed, cache }
     }
 
     /// Packs chunks of one cache into the ring: how many bytes each has become; see
@@ -475,8 +460,7 @@ impl Blocks {
                 let here = (CHUNK - at % CHUNK).min(end - at);
                 for (bank, (cache, memory)) in &mut self.caches {
                     let bank = &self.banks[*bank];
-                    let mut copies =
-                        Copies { bank, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+                    let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
                     // What is stored is not copied.
                     let _ = cache.stored(now, at / CHUNK, here, &mut copies);
                 }
@@ -494,7 +478,7 @@ impl Blocks {
         let mut failed = Vec::new();
         for (bank, (cache, memory)) in &mut self.caches {
             let own = &self.banks[*bank];
-            let mut copies = Copies { bank: own, hashed: None, cache: memory.as_ref(), bounce: &self.bounce };
+            let mut copies = Copies { bank: own, hashed: None, cache: memory.as_ref() };
             let digest = |slot| pending.digest(slot);
             let zero = pending.zero.get(bank).map_or(&[][..], Vec::as_slice);
             let image = committed.then_some(Committed { digest: &digest, zero });
@@ -539,25 +523,38 @@ impl Blocks {
         device.set(one.at, 0, bytes).and_then(|()| device.finish()).map_err(words)
     }
 
-    /// Content of an image.
+    /// Begins to copy the content of an image from a part of the ring, one run behind the other.
     ///
     /// # Errors
     /// There is nothing at these addresses; in words.
-    pub fn fill(&mut self, start: u64, bytes: &[u8]) -> Result<(), String> {
-        let altered = altered(start, bytes);
-        let bytes = altered.as_deref().unwrap_or(bytes);
-        if start >= DIGESTS {
-            return self.fill_digests((start - DIGESTS) / Digest::BYTES, bytes);
+    pub fn fill(&self, runs: &[Run], ring: &mut Window, part: Range<usize>) -> Result<(), String> {
+        let mut of_bank: BTreeMap<usize, Vec<(Range<usize>, u64)>> = BTreeMap::new();
+        let mut from = part.start;
+        for &(start, len) in runs {
+            let to = usize::try_from(len).ok().and_then(|len| from.checked_add(len));
+            let to =
+                to.filter(|to| *to <= part.end).ok_or("more is to be filled than the ring has room for")?;
+            let here = from..to;
+            from = to;
+            let bytes = ring.part(here.clone()).ok_or("the ring is too short")?;
+            alter(start, bytes);
+            if start >= DIGESTS {
+                self.fill_digests((start - DIGESTS) / Digest::BYTES, bytes)?;
+                continue;
+            }
+            let found = self.all.range(..=start / CHUNK).next_back();
+            let found = found.filter(|(name, one)| start.saturating_add(len) <= *name * CHUNK + one.bytes);
+            let (name, one) =
+                found.ok_or_else(|| format!("the image has pages at {start:#x} of no block"))?;
+            of_bank.entry(one.bank).or_default().push((here, one.at + (start - name * CHUNK)));
         }
-        let (slot, end) = (start / CHUNK, start.saturating_add(bytes.len() as u64));
-        let found = self.all.range(..=slot).next_back();
-        let found = found.filter(|(name, one)| end <= *name * CHUNK + one.bytes);
-        let (name, one) = found.ok_or_else(|| format!("the image has pages at {start:#x} of no block"))?;
-        self.banks[one.bank].device.to_device(one.at + (start - name * CHUNK), bytes).map_err(words)
+        of_bank.iter().try_for_each(|(bank, parts)| {
+            ring.begin_to_device(&self.banks[*bank].device, parts).map_err(words)
+        })
     }
 
     /// Those of the blocks that were made: a page has those of others, too.
-    fn fill_digests(&mut self, slot: u64, bytes: &[u8]) -> Result<(), String> {
+    fn fill_digests(&self, slot: u64, bytes: &[u8]) -> Result<(), String> {
         let end = slot + bytes.len() as u64 / Digest::BYTES;
         for (name, one) in &self.all {
             let (first, last) = ((*name).max(slot), (name + one.bytes / CHUNK).min(end));
@@ -570,8 +567,21 @@ impl Blocks {
     }
 }
 
+/// Pinned memory for a segment.
+fn pinned(device: &Rc<Device>) -> Result<Window, String> {
+    let bytes = SEGMENT as u64 * CHUNK;
+    let system = |error: io::Error| error.to_string();
+    let file = File::from(memfd::unsealed(c"holdfast-bounce").map_err(system)?);
+    file.set_len(bytes).map_err(system)?;
+    let mut window = Window::of(file.as_fd(), bytes as usize).map_err(system)?;
+    window.pin(device).map_err(words)?;
+    Ok(window)
+}
+
 /// For tests: what an image has is taken for something else.
-fn altered(start: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+fn alter(start: u64, bytes: &mut [u8]) {
     let name = if start >= DIGESTS { "other-digests" } else { "other-device-pages" };
-    fault::is_asked(name).then(|| bytes.iter().map(|byte| byte ^ 1).collect())
+    if fault::is_asked(name) {
+        bytes.iter_mut().for_each(|byte| *byte ^= 1);
+    }
 }

@@ -4,7 +4,8 @@
 //! at a time; a keeper that has not answered in time, or has ended, is asked nothing more, and every question fails
 //! then. Fails by: words.
 
-use super::messages::{Answer, Block, LENT, MOST, PACKED, Question, RING, Run, Taken};
+use super::ahead::{Ahead, Filling};
+use super::messages::{Answer, Block, LENT, MOST, PACKED, Question, RING_FILE, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
 use crate::cuda::room::Holder;
 use crate::entries::helper_environment;
@@ -20,7 +21,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,15 +34,23 @@ lost; libholdfast keeps the memory of the program from now on: try again";
 /// See the head of the file.
 #[derive(Debug)]
 pub struct Keeper {
-    /// `None`: it is lost.
-    socket: Mutex<Option<OwnedFd>>,
+    pub(super) link: Mutex<Link>,
     /// Its other end is open as long as the process lasts.
     pipe: OwnedFd,
-    ring: File,
+    pub(super) ring: File,
     /// What the image has, to be told when there is enough of it.
     stored: Mutex<Vec<Run>>,
     /// Nothing is known that would keep it from packing.
     packs: AtomicBool,
+}
+
+/// The connection, and what is known of the windows of the ring.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// `None`: it is lost.
+    socket: Option<OwnedFd>,
+    pub(super) ahead: Ahead,
+    pub(super) filling: Filling,
 }
 
 impl Keeper {
@@ -53,7 +61,11 @@ impl Keeper {
     pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
         let (ours, pipe, ring) = launch(socket, cache, log).map_err(|failure| failure.message)?;
         let keeper = Keeper {
-            socket: Mutex::new(Some(ours)),
+            link: Mutex::new(Link {
+                socket: Some(ours),
+                ahead: Ahead::default(),
+                filling: Filling::default(),
+            }),
             pipe,
             ring,
             stored: Mutex::default(),
@@ -64,8 +76,7 @@ impl Keeper {
     }
 
     fn wait(&self) -> Result<(), String> {
-        let mut socket = self.socket.lock();
-        receive(&mut socket).map(drop)
+        self.link.lock().receive().map(drop)
     }
 
     fn ask(&self, question: &Question) -> Result<(), String> {
@@ -74,14 +85,13 @@ impl Keeper {
 
     /// The same, with what comes along.
     fn ask_for(&self, question: &Question) -> Result<(Answer, Vec<OwnedFd>), String> {
-        let mut socket = self.socket.lock();
-        ask(&mut socket, question)
+        self.link.lock().ask(question)
     }
 
     /// It has ended, or it was given up.
     pub fn is_lost(&self) -> bool {
         let open = |fd: &OwnedFd| fd::poll_state(fd.as_fd()).is_ok_and(|state| state & libc::POLLHUP == 0);
-        !open(&self.pipe) || self.socket.lock().is_none()
+        !open(&self.pipe) || self.link.lock().is_lost()
     }
 
     /// Descriptors of memory, by name; what is not there any more is left out.
@@ -118,11 +128,11 @@ impl Keeper {
             let files: Vec<_> = some.iter().map(|(.., file)| file.as_fd()).collect();
             let text =
                 serde_json::to_vec(&Question::Inherit { blocks }).map_err(|error| error.to_string())?;
-            let mut socket = self.socket.lock();
-            let open = socket.as_ref().ok_or(LOST)?;
+            let mut link = self.link.lock();
+            let open = link.socket.as_ref().ok_or(LOST)?;
             scm::send_many(open.as_fd(), &text, &files)
                 .map_err(|error| format!("giving a keeper what another had: {error}"))?;
-            receive(&mut socket)?;
+            link.receive()?;
         }
         Ok(())
     }
@@ -141,7 +151,9 @@ impl Keeper {
     /// Nothing is taken.
     pub fn take(&self, owners: &[i32], whole: bool) -> Result<Taken, String> {
         self.stored.lock().clear();
-        self.ask_described(&Question::Take { owners: owners.to_vec(), whole })
+        let taken = self.ask_described(&Question::Take { owners: owners.to_vec(), whole })?;
+        self.link.lock().ahead = Ahead::of(&taken.dirty);
+        Ok(taken)
     }
 
     /// See [`Question::Blocks`].
@@ -194,23 +206,6 @@ impl Keeper {
         self.ask(&Question::Yield)
     }
 
-    /// Reads what was taken.
-    ///
-    /// # Errors
-    /// The keeper does not have it.
-    pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<(), String> {
-        let mut at = start;
-        for piece in buffer.chunks_mut(RING as usize) {
-            // The ring is the question's until it is read.
-            let mut socket = self.socket.lock();
-            ask(&mut socket, &Question::Read { run: (at, piece.len() as u64) })?;
-            self.ring.read_exact_at(piece, 0).map_err(|error| format!("reading the ring: {error}"))?;
-            drop(socket);
-            at += piece.len() as u64;
-        }
-        Ok(())
-    }
-
     /// Whether it is worth asking it to pack.
     pub fn packs(&self) -> bool {
         self.packs.load(Ordering::Relaxed)
@@ -225,10 +220,10 @@ impl Keeper {
         let chunks = chunks[..chunks.len().min(PACKED)].to_vec();
         let most = chunks.len();
         // The ring is the question's until it is read.
-        let mut socket = self.socket.lock();
-        let bytes = match ask(&mut socket, &Question::Pack { chunks, codec }) {
+        let mut link = self.link.lock();
+        let bytes = match link.ask(&Question::Pack { chunks, codec }) {
             Ok((Answer::Packed { bytes }, _)) => bytes,
-            Err(why) if socket.is_none() => return Err(why),
+            Err(why) if link.is_lost() => return Err(why),
             other => {
                 let why = other.err().unwrap_or_else(|| "the keeper has answered something else".into());
                 tracing::info!("device memory is not packed on the device: {why}");
@@ -242,9 +237,7 @@ impl Keeper {
         }
         let begin = into.len();
         into.resize(begin + lens.iter().sum::<usize>(), 0);
-        self.ring
-            .read_exact_at(&mut into[begin..], 0)
-            .map_err(|error| format!("reading the ring: {error}"))?;
+        self.read_ring(&mut into[begin..], 0)?;
         Ok(lens)
     }
 
@@ -255,10 +248,8 @@ impl Keeper {
         if stored.len() >= MOST {
             let runs = std::mem::take(&mut *stored);
             drop(stored);
-            if let Some(socket) = self.socket.lock().as_ref() {
-                // One that is lost has nothing to give up.
-                let _ = messages::send(socket.as_fd(), &Question::Stored { runs });
-            }
+            // One that is lost has nothing to give up.
+            let _ = self.link.lock().tell(&Question::Stored { runs });
         }
     }
 
@@ -268,6 +259,7 @@ impl Keeper {
     /// The keeper is lost.
     pub fn over(&self, committed: bool) -> Result<(), String> {
         self.stored.lock().clear();
+        self.link.lock().ahead = Ahead::default();
         self.ask(&Question::Over { committed })
     }
 
@@ -278,40 +270,6 @@ impl Keeper {
     pub fn remake(&self, key: [u8; 16], blocks: &[Block]) -> Result<(), String> {
         self.ask(&Question::Key { key })?;
         blocks.chunks(MOST).try_for_each(|some| self.ask(&Question::Remake { blocks: some.to_vec() }))
-    }
-
-    /// Brings pages of the image there.
-    ///
-    /// # Errors
-    /// They belong to nothing that was made.
-    pub fn fill(&self, pieces: &[(u64, &[u8])]) -> Result<(), String> {
-        let (mut rest, mut taken) = (pieces.iter().copied(), None);
-        loop {
-            let mut socket = self.socket.lock();
-            let (mut runs, mut offset) = (Vec::new(), 0_u64);
-            while let Some((start, bytes)) = taken.take().or_else(|| rest.next()) {
-                let room = (RING - offset) as usize;
-                let (now, later) = bytes.split_at(bytes.len().min(room));
-                if !now.is_empty() {
-                    self.ring
-                        .write_all_at(now, offset)
-                        .map_err(|error| format!("writing the ring: {error}"))?;
-                    runs.push((start, now.len() as u64));
-                    offset += now.len() as u64;
-                }
-                if !later.is_empty() {
-                    taken = Some((start + now.len() as u64, later));
-                    break;
-                }
-                if runs.len() >= MOST {
-                    break;
-                }
-            }
-            if runs.is_empty() {
-                return Ok(());
-            }
-            ask(&mut socket, &Question::Fill { runs })?;
-        }
     }
 
     /// Compares all that was remade with the digests that were filled in.
@@ -333,32 +291,44 @@ impl Holder for Keeper {
     }
 }
 
-fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<(Answer, Vec<OwnedFd>), String> {
-    let open = socket.as_ref().ok_or(LOST)?;
-    if messages::send(open.as_fd(), question).is_err() {
-        *socket = None;
-        return Err(LOST.into());
+impl Link {
+    pub(super) fn is_lost(&self) -> bool {
+        self.socket.is_none()
     }
-    receive(socket)
-}
 
-fn receive(socket: &mut Option<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), String> {
-    let open = socket.take().ok_or(LOST)?;
-    let ready = poll::readable_within(open.as_fd(), DEADLINE);
-    if !ready.map_err(|error| format!("waiting for the keeper: {error}"))? {
-        return Err(format!("the keeper has not answered in {DEADLINE:?}"));
+    /// Says what has no answer.
+    pub(super) fn tell(&mut self, question: &Question) -> Result<(), String> {
+        let open = self.socket.as_ref().ok_or(LOST)?;
+        if messages::send(open.as_fd(), question).is_err() {
+            self.socket = None;
+            return Err(LOST.into());
+        }
+        Ok(())
     }
-    let mut buffer = vec![0; LONGEST];
-    let (len, along) = match scm::receive_many(open.as_fd(), &mut buffer) {
-        Ok((0, _)) | Err(_) => return Err(LOST.into()),
-        Ok(received) => received,
-    };
-    let answer =
-        serde_json::from_slice(&buffer[..len]).map_err(|error| format!("the keeper's answer: {error}"))?;
-    *socket = Some(open);
-    match answer {
-        Answer::Failed { why } => Err(why),
-        answer => Ok((answer, along)),
+
+    pub(super) fn ask(&mut self, question: &Question) -> Result<(Answer, Vec<OwnedFd>), String> {
+        self.tell(question)?;
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Result<(Answer, Vec<OwnedFd>), String> {
+        let open = self.socket.take().ok_or(LOST)?;
+        let ready = poll::readable_within(open.as_fd(), DEADLINE);
+        if !ready.map_err(|error| format!("waiting for the keeper: {error}"))? {
+            return Err(format!("the keeper has not answered in {DEADLINE:?}"));
+        }
+        let mut buffer = vec![0; LONGEST];
+        let (len, along) = match scm::receive_many(open.as_fd(), &mut buffer) {
+            Ok((0, _)) | Err(_) => return Err(LOST.into()),
+            Ok(received) => received,
+        };
+        let answer = serde_json::from_slice(&buffer[..len])
+            .map_err(|error| format!("the keeper's answer: {error}"))?;
+        self.socket = Some(open);
+        match answer {
+            Answer::Failed { why } => Err(why),
+            answer => Ok((answer, along)),
+        }
     }
 }
 
@@ -367,7 +337,7 @@ fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> Result<(OwnedFd, OwnedFd, 
     let (pipe, end) = fd::pipe(libc::O_CLOEXEC).map_err(system("a pipe for a keeper"))?;
     let made = || {
         let ring = File::from(memfd::unsealed(c"holdfast-ring")?);
-        ring.set_len(RING)?;
+        ring.set_len(RING_FILE)?;
         Ok((ring.try_clone()?.into(), ring))
     };
     let (theirs, ring) = made().map_err(system("a ring for a keeper"))?;

@@ -2,15 +2,28 @@
 //! with the caller of the driver ([`crate::cuda::messages`], which sends and receives them); page contents go through
 //! a file of memory that both have, the ring.
 //!
-//! What must hold: one answer to each question, in their order, but for [`Question::Stored`], which has none.
+//! What must hold: one answer to each question, in their order, but for [`Question::Stored`], [`Question::Begin`] and
+//! [`Question::Fill`], which have none.
 
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_image::pages::SourceCodec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Bytes of the ring: most that one question moves.
+/// Bytes of the ring that one question has, which is the most that it moves.
 pub const RING: u64 = 8 << 20;
+/// Bytes of a window: so many are under way at once. At 55 GB/s 38 us, beside the 20 that a question takes.
+pub const WINDOW: u64 = 2 << 20;
+/// Windows, behind the part of questions.
+pub const WINDOWS: usize = 4;
+/// Bytes of the ring.
+pub const RING_FILE: u64 = window_at(WINDOWS);
+
+/// Where a window begins.
+pub const fn window_at(window: usize) -> u64 {
+    RING + window as u64 * WINDOW
+}
+
 /// Most runs or blocks in a message.
 pub const MOST: usize = 500;
 
@@ -54,6 +67,10 @@ pub enum Question {
     Inherit { blocks: Vec<(u64, i32)> },
     /// Put what was taken of these addresses into the ring.
     Read { run: Run },
+    /// Begin to put what was taken of these addresses into a window, one behind the other.
+    Begin { window: usize, runs: Vec<Run> },
+    /// What was begun in a window is to be done.
+    Await { window: usize },
     /// Put chunks that were taken into the ring, packed on their device, one behind the other: the answer is
     /// [`Answer::Packed`]. A keeper that fails at it is not to be asked again.
     Pack {
@@ -70,8 +87,8 @@ pub enum Question {
     Key { key: [u8; 16] },
     /// After a restart: make these, filled with zeros.
     Remake { blocks: Vec<Block> },
-    /// The ring has the content of these addresses, one behind the other.
-    Fill { runs: Vec<Run> },
+    /// A window has the content of these addresses, one behind the other: begin to bring it there.
+    Fill { window: usize, runs: Vec<Run> },
     /// Compare all that was remade with the digests that were filled in.
     Check,
     /// For a rollback: what does not have the digests that were filled in, and what of it has the cache? The answer
@@ -87,6 +104,14 @@ pub enum Question {
     Hold { owner: i32, uuid: [u8; 16], bytes: u64 },
     /// Give up what is held for a process: it is restored now.
     Give { owner: i32 },
+}
+
+impl Question {
+    /// What is under way in the windows may go on meanwhile: memory of devices stays what it is.
+    pub fn goes_on(&self) -> bool {
+        use Question::{Await, Begin, Fill, Read, Stored};
+        matches!(self, Await { .. } | Begin { .. } | Fill { .. } | Read { .. } | Stored { .. })
+    }
 }
 
 /// What it says.

@@ -6,13 +6,15 @@
 //! program runs.
 //!
 //! * [`process`]: `holdfast __keeper`, the process.
-//! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
+//! * [`client`]: the agent's end of it, with `moving`: what goes through the ring, and `ahead`: what is read before it
+//!   is asked for; [`messages`]: what they say to each other; `windows`: the ring.
 //! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; `back`: what a rollback does; [`bank`]: on
 //!   one device; [`cache`]: the GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
 //!   [`packer`]: what is packed before it leaves the device; `reading`: what was taken, for the agent.
 //! * `held`: memory for processes that are going to be restored.
 //! * [`probe`]: whether the driver lets all that work.
 
+mod ahead;
 mod back;
 pub mod bank;
 pub mod blocks;
@@ -20,9 +22,11 @@ pub mod cache;
 pub mod client;
 mod held;
 pub mod messages;
+mod moving;
 pub mod packer;
 pub mod probe;
 pub mod process;
 mod reading;
 mod runs;
 pub mod slots;
+mod windows;

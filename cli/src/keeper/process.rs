@@ -11,13 +11,13 @@
 use super::blocks::{Blocks, Denied};
 use super::held::Held;
 use super::messages::{Answer, LENT, Question, RING, Taken};
+use super::windows::Windows;
 use crate::args::KeeperArgs;
 use crate::cuda::caller;
 use crate::cuda::messages::{self, LONGEST};
 use crate::exit::{Exit, Failure};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 use holdfast_process::cuda::uses;
-use holdfast_sys::cuda_window::Window;
 use holdfast_sys::memfd;
 use holdfast_sys::{attributes, clone, fault, fd, poll, scm, signals, unix_socket};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 struct Keeper {
     agent: Option<OwnedFd>,
     listener: OwnedFd,
-    ring: Window,
+    ring: Windows,
     blocks: Blocks,
     held: Held,
     /// Processes that own something, each with a descriptor that tells its end.
@@ -55,8 +55,7 @@ pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let inherited =
         |number| fd::inherited(number).map_err(|error| Failure::system("taking over a socket", &error));
     let (agent, ring) = (inherited(args.agent)?, inherited(args.ring)?);
-    let ring = Window::of(ring.as_fd(), RING as usize)
-        .map_err(|error| Failure::system("mapping the ring", &error))?;
+    let ring = Windows::of(ring.as_fd()).map_err(|error| Failure::system("mapping the ring", &error))?;
     attributes::leave_no_core();
     // A descriptor for each block.
     attributes::allow_descriptors();
@@ -100,6 +99,10 @@ impl Keeper {
             let has_asked = self.agent.is_some() && ready.last() == Some(&true);
             let ended: Vec<i32> =
                 ends.into_iter().zip(&ready[1..]).filter_map(|(pid, is)| is.then_some(pid)).collect();
+            if ready.first() == Some(&true) || !ended.is_empty() {
+                // Programs give memory up, and may need that of the cache.
+                self.ring.settle();
+            }
             for pid in ended {
                 self.owners.remove(&pid);
                 self.blocks.ended(pid);
@@ -129,6 +132,9 @@ impl Keeper {
             return;
         };
         let lends = matches!(question, Question::Lend { .. });
+        if !question.goes_on() {
+            self.ring.settle();
+        }
         let sent = match question {
             Question::Take { owners, whole } => {
                 fault::point("cuda-keeper-asked");
@@ -139,6 +145,14 @@ impl Keeper {
             Question::Bring => self.send_described(&agent, Blocks::bring),
             Question::Stored { runs } => {
                 self.blocks.stored(&runs);
+                Ok(())
+            }
+            Question::Begin { window, runs } => {
+                self.ring.begin(window, &runs, &self.blocks);
+                Ok(())
+            }
+            Question::Fill { window, runs } => {
+                self.ring.fill(window, &runs, &self.blocks);
                 Ok(())
             }
             Question::Lend { names } => {
@@ -159,7 +173,7 @@ impl Keeper {
                 messages::send(agent.as_fd(), &answer)
             }
             Question::Pack { chunks, codec } => {
-                let answer = match self.blocks.pack(&chunks, codec, self.ring.bytes()) {
+                let answer = match self.blocks.pack(&chunks, codec, self.ring.question()) {
                     Ok(bytes) => Answer::Packed { bytes },
                     Err(why) => Answer::Failed { why },
                 };
@@ -217,8 +231,10 @@ impl Keeper {
         match question {
             Question::Load { library } => self.load(&library),
             Question::Read { run: (start, len) } => {
-                let into = usize::try_from(len).ok().and_then(|len| self.ring.bytes().get_mut(..len));
-                self.blocks.read(start, into.ok_or("more was asked for than the ring has room for")?)?;
+                let part = usize::try_from(len).ok().filter(|_| len <= RING).map(|len| 0..len);
+                let part = part.ok_or("more was asked for than the ring has room for")?;
+                self.blocks.begin(&[(start, len)], &mut self.ring.ring, part.clone())?;
+                self.ring.ring.wait(&part).map_err(|error| error.to_string())?;
                 fault::point("cuda-keeper-read");
                 Ok(())
             }
@@ -234,7 +250,11 @@ impl Keeper {
                 self.watch(block.owner).map_err(|error| format!("process {}: {error}", block.owner))?;
                 self.blocks.remake(block)
             }),
-            Question::Fill { runs } => self.fill(&runs),
+            Question::Await { window } => {
+                let done = self.ring.wait(window);
+                fault::point("cuda-keeper-read");
+                done
+            }
             Question::Check => self.blocks.check(),
             Question::Clear { runs } => self.blocks.clear(&runs),
             Question::Yield => self.blocks.give_way().map(drop),
@@ -248,21 +268,12 @@ impl Keeper {
             | Question::Differing
             | Question::Bring
             | Question::Pack { .. }
+            | Question::Begin { .. }
+            | Question::Fill { .. }
             | Question::Stored { .. }
             | Question::Lend { .. }
             | Question::Inherit { .. } => Ok(()),
         }
-    }
-
-    fn fill(&mut self, runs: &[(u64, u64)]) -> Result<(), String> {
-        let mut rest: &[u8] = self.ring.bytes();
-        for &(start, len) in runs {
-            let split = usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len));
-            let (bytes, later) = split.ok_or("more is to be filled than the ring has room for")?;
-            self.blocks.fill(start, bytes)?;
-            rest = later;
-        }
-        Ok(())
     }
 
     fn load(&mut self, library: &Path) -> Result<(), String> {
@@ -273,7 +284,7 @@ impl Keeper {
             caller::trust(library)?;
         }
         self.blocks.load(library)?;
-        if let Some(Err(error)) = self.blocks.pin(&mut self.ring) {
+        if let Some(Err(error)) = self.blocks.pin(&mut self.ring.ring) {
             crate::report::note(&format!(
                 "what is copied from devices goes through memory that is not pinned: {error}"
             ));

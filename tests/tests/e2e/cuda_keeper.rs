@@ -7,6 +7,7 @@ use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_all;
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, each_user, shell_code, wait};
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Child, Command};
 
 const JOB: &str = "k";
@@ -163,28 +164,56 @@ fn a_rollback_reads_the_cache_before_the_store() {
     }
 }
 
-/// Also what finds no room in its cache: copies to memory that is not pinned are many times slower. `STAND_IN_LEDGER`
-/// has the keeper's; those of the program are not counted.
+/// Bytes of copies between a keeper and its devices, those of them with memory that is not pinned, and nanoseconds that
+/// all took: a ledger of the stand-in (`stand-in/driver/src/ledger.rs`). Those of the program are not counted.
+fn ledger(file: &Path) -> Result<[u64; 3]> {
+    let bytes = std::fs::read(file)?;
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let [_, pinned, _, pageable, took] = words[..] else { anyhow::bail!("{words:?}") };
+    std::fs::remove_file(file)?;
+    Ok([pinned, pageable, took])
+}
+
+/// No longer than a copy engine of 20 GB/s needs, and a fifth; what does not depend on the bytes takes a fifth of a
+/// millisecond.
+fn is_fast(file: &Path, least: u64) -> Result<()> {
+    let [pinned, pageable, took] = ledger(file)?;
+    ensure!(pinned >= least && pageable == 0, "{pinned} bytes of pinned memory, {pageable} of other");
+    ensure!(took <= pinned * 12 / 10 / 20 + 200_000, "{pinned} bytes in {took} ns");
+    Ok(())
+}
+
+/// Also what finds no room in the cache (uid 1000): copies with memory that is not pinned are many times slower, and
+/// copies that are waited for one by one leave the engine idle. The long form has 256 MiB: the device's hash is
+/// interpreted, and with 2 GiB takes longer than a keeper may.
 #[test]
-fn leaves_the_device_through_pinned_memory() {
-    for cache in ["none", "1M"] {
-        each_user(|bed| {
-            let ledger = bed.work().join("ledger");
-            let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
-            let words = ["env", "-u", "STAND_IN_LEDGER", &program, "60", "16", "3"];
-            let mut command = bed.staying_command(JOB, &["--gpu-cache", cache], &words)?;
-            command.env("STAND_IN_LEDGER", &ledger);
-            let mut front = with_keeper(bed, &mut command)?.spawn()?;
-            let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
-            lines(bed, 1)?;
-            checkpoint(bed)?;
-            let bytes = std::fs::read(&ledger)?;
-            let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            let [_, pinned, _, pageable, _] = words[..] else { anyhow::bail!("{words:?}") };
-            ensure!(pinned >= 16 << 20 && pageable < pinned / 100, "{cache}: {words:?}");
-            kill_all(bed, pid, &mut front)
-        });
-    }
+fn moves_through_pinned_memory_as_fast_as_the_device_copies() {
+    let mib: u64 = if holdfast_tests::full() { 256 } else { 8 };
+    each_user(|bed| {
+        let (text, memory) = (mib.to_string(), format!("{}M", 3 * mib + 512));
+        let cache = if bed.user() == User::Root { "none" } else { "1M" };
+        let file = bed.work().join("ledger");
+        let with_ledger = |command: &mut Command| {
+            command.env("STAND_IN_LEDGER", &file).env("STAND_IN_COPY_RATE", "20000000000");
+            command.env("STAND_IN_DELAY", "0").env("STAND_IN_MEMORY", &memory);
+        };
+        let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+        let words = ["env", "-u", "STAND_IN_LEDGER", &program, "60", &text, "3"];
+        let mut command = bed.staying_command(JOB, &["--gpu-cache", cache], &words)?;
+        with_ledger(with_keeper(bed, &mut command)?);
+        let mut front = command.spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+        lines(bed, 1)?;
+        checkpoint(bed)?;
+        is_fast(&file, mib << 20)?;
+        kill_all(bed, pid, &mut front)?;
+        let mut command = bed.restart_command(JOB, &[])?;
+        with_ledger(with_keeper(bed, &mut command)?);
+        let mut front = command.spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        is_fast(&file, mib << 20)?;
+        kill_all(bed, pid, &mut front)
+    });
 }
 
 /// The keeper has what the program has let go of, whatever becomes of the agent.
