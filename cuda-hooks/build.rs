@@ -184,6 +184,8 @@ fn effect(words: &[String]) -> Result<String, Box<dyn Error>> {
         "map" => "Effect::Map",
         "unmap" => "Effect::Unmap",
         "capture-end" => "Effect::CaptureEnd",
+        "graph-made" => "Effect::GraphMade",
+        "graph-ended" => "Effect::GraphEnded",
         _ => return Err(format!("functions.txt: {name} is no effect").into()),
     }
     .to_owned())

@@ -204,6 +204,8 @@ kinds! {
     MAPPED = 9 "mappings" false;
     /// Arrays and mipmapped arrays.
     ARRAY = 10 "arrays" false;
+    /// Executable graphs. Counted, and not in the table of objects.
+    GRAPH = 11 "executable graphs" false;
     /// Captures of streams that have begun and not ended.
     CAPTURE = 16 "open stream captures" true;
     /// Managed memory, and managed pools.

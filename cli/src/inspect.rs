@@ -145,7 +145,7 @@ fn of_devices(memory: &DeviceMemory, f: &mut fmt::Formatter<'_>) -> fmt::Result 
     let parts = [
         (
             memory.library,
-            "kept by libholdfast: changes are copied to the host while the program's calls wait",
+            "kept by libholdfast: changes are copied to the host, and all of it back, while the program's calls wait",
         ),
         (
             memory.keeper,
@@ -202,7 +202,9 @@ mod tests {
         with.checked.device_memory = Some(DeviceMemory { library: 3 << 20, keeper: 0, driver: 1 << 30 });
         let text = with.to_string();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("device memory: 3.0 MiB, kept by libholdfast: changes"), "{text}");
+        let library =
+            "device memory: 3.0 MiB, kept by libholdfast: changes are copied to the host, and all of it back";
+        assert!(lines[0].starts_with(library), "{text}");
         assert!(
             lines[1].starts_with("device memory: 1.0 GiB, kept by the driver: each checkpoint"),
             "{text}"

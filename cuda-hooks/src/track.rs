@@ -78,6 +78,10 @@ pub enum Effect {
     Unmap,
     /// cuStreamEndCapture(stream, &graph).
     CaptureEnd,
+    /// cuGraphInstantiate(&executable, graph, ...).
+    GraphMade,
+    /// cuGraphExecDestroy(executable).
+    GraphEnded,
 }
 
 /// What [`before`] has taken out.
@@ -216,6 +220,14 @@ fn apply(effect: &Effect, arguments: &[usize]) {
         Effect::Unmap => unmapped(first, argument(arguments, 1) as u64),
         Effect::CaptureEnd => {
             objects::end(CudaKind::CAPTURE, first);
+        }
+        Effect::GraphMade => {
+            area::count(CudaKind::GRAPH).0.fetch_add(1, Relaxed);
+        }
+        Effect::GraphEnded => {
+            // Never below zero: one of before libholdfast was counted is ended, too.
+            let less = |count: u64| count.checked_sub(1);
+            let _ = area::count(CudaKind::GRAPH).0.fetch_update(Relaxed, Relaxed, less);
         }
     }
 }

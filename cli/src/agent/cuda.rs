@@ -200,10 +200,11 @@ impl Cuda {
         match self.driver(&first.library) {
             Ok(driver) => {
                 let shares = release_number() >= SHARES_MEMORY;
-                let seen = Cuda::hooks(members, used);
-                let seen = seen.iter().flat_map(|hooks| hooks.refusals(shares));
+                let hooks = Cuda::hooks(members, used);
+                let seen = hooks.iter().flat_map(|hooks| hooks.refusals(shares));
                 let pids: Vec<i32> = used.iter().map(|one| one.pid).collect();
-                let by_name = named::obstacles(&pids, release_number());
+                let mut by_name = named::obstacles(&pids, release_number());
+                by_name.extend(graphs_with_nccl(&hooks));
                 if !by_name.is_empty() {
                     return by_name;
                 }
@@ -248,7 +249,8 @@ impl Cuda {
         })?;
         // Again: what forbids a checkpoint may have begun before the gate was closed.
         let shares = release_number() >= SHARES_MEMORY;
-        let found: Vec<Refusal> = gate.hooks().iter().flat_map(|hooks| hooks.refusals(shares)).collect();
+        let seen = gate.hooks().iter().flat_map(|hooks| hooks.refusals(shares));
+        let found: Vec<Refusal> = seen.chain(graphs_with_nccl(gate.hooks())).collect();
         if !found.is_empty() {
             return Err(CheckpointError::Refused(found));
         }
@@ -422,6 +424,11 @@ impl Cuda {
         tracing::info!("{}", restored(&figures));
         Ok(())
     }
+}
+
+/// See [`named::graphs_with_nccl`].
+fn graphs_with_nccl(hooks: &[Hooks]) -> Vec<Refusal> {
+    named::graphs_with_nccl(&hooks.iter().map(Hooks::graphs).collect::<Vec<_>>())
 }
 
 /// Processes whose devices are too full for a checkpoint, also when what libholdfast has there has left.

@@ -105,6 +105,12 @@ impl Hooks {
             .collect()
     }
 
+    /// The process, and how many executable graphs it has.
+    pub fn graphs(&self) -> (i32, u64) {
+        let counts = self.words::<{ CudaKind::ROOM }>(CudaArea::COUNTS).unwrap_or([0; CudaKind::ROOM]);
+        (self.pid, counts.get(usize::from(CudaKind::GRAPH)).copied().unwrap_or(0))
+    }
+
     /// Bytes that the program has asked for on devices, of libholdfast or of the driver.
     pub(super) fn device_bytes(&self) -> u64 {
         let bytes = self.words::<{ CudaKind::ROOM }>(CudaArea::BYTES).unwrap_or([0; CudaKind::ROOM]);

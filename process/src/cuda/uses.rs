@@ -112,6 +112,15 @@ fn is_direct_storage(name: &[u8]) -> bool {
     name.starts_with(b"/dev/nvidia-fs")
 }
 
+/// Whether a process has mapped a library of this name, with any version behind it.
+pub fn has_library(pid: i32, name: &str) -> bool {
+    let is_it = |mapping: &Mapping| {
+        let file = mapping.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        file.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+    };
+    maps(pid).iter().any(is_it)
+}
+
 /// Numbers of the devices that a process has mapped: N of /dev/nvidiaN.
 pub fn device_numbers(pid: i32) -> Vec<u32> {
     let number = |mapping: Mapping| {

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::cuda_job::CudaJob;
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user, shell_code, wait};
+use std::process::Command;
 
 const JOB: &str = "o";
 const REFUSED: i32 = 69;
@@ -67,4 +68,48 @@ fn a_part_of_a_device() {
         job.lines(1)?;
         job.ends_well()
     });
+}
+
+/// A library with nothing in it, whose name is one that says what a program does.
+fn library(bed: &Bed, name: &str) -> Result<String> {
+    let path = bed.work().join(name).to_string_lossy().into_owned();
+    let made = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o", &path]).status()?;
+    ensure!(made.success(), "{name} was not made");
+    Ok(path)
+}
+
+/// A program with such a library: whether it is refused with these words, by `check` too. It runs on.
+fn is_refused(bed: &Bed, name: &str, program: &str, variables: &[(&str, &str)], words: &str) -> Result<()> {
+    let library = library(bed, name)?;
+    let mut all = vec![("LD_PRELOAD", library.as_str())];
+    all.extend(variables);
+    let job = CudaJob::start(bed, JOB, program, &all)?;
+    if words.is_empty() {
+        job.checkpoint()?;
+    } else {
+        job.fails(REFUSED, &[words])?;
+        let checked = say(bed, &["check", JOB])?;
+        ensure!(checked.code() == REFUSED && checked.stdout.contains(words), "{}", checked.stdout);
+    }
+    job.lines(1)?;
+    job.ends_well()
+}
+
+/// With NCCL and others the first replay after a restore hangs; a program that has NCCL for itself is like any other.
+#[test]
+fn graphs_that_nccl_may_be_a_part_of() {
+    let words = "it has 1 executable graphs, and NCCL with several devices";
+    for (program, size, words) in [("graph", "2", words), ("graph", "1", ""), ("saxpy", "2", "")] {
+        each_user(|bed| is_refused(bed, "libnccl.so.2", program, &[("WORLD_SIZE", size)], words));
+    }
+}
+
+/// cuFile without nvidia-fs: what a disk writes to a device no call shows.
+#[test]
+fn disks_that_write_to_devices() {
+    let words = "it uses GPUDirect Storage (cuFile with CUFILE_USE_PCIP2PDMA)";
+    for (compatible, words) in [("false", words), ("true", "")] {
+        let variables = [("CUFILE_USE_PCIP2PDMA", "true"), ("CUFILE_FORCE_COMPAT_MODE", compatible)];
+        each_user(|bed| is_refused(bed, "libcufile.so.0", "saxpy", &variables, words));
+    }
 }

@@ -5,7 +5,7 @@ use crate::code::{Answer, Code};
 use crate::layout::{IpcHandle, MulticastProperties};
 use crate::memory::heap::{self, Kind};
 use crate::memory::physical::GRANULARITY;
-use crate::pointer::{In, Out};
+use crate::pointer::{In, Out, Plain};
 use crate::vmm;
 
 /// A handle that no process can open, for the device is of this one alone.
@@ -20,6 +20,13 @@ pub fn ipc_handle(handle: Out<IpcHandle>, pointer: u64) -> Answer {
 
 pub fn ipc_open(pointer: Out<u64>, _handle: IpcHandle, _flags: u32) -> Answer {
     pointer.require()?;
+    Err(Code::NOT_SUPPORTED)
+}
+
+/// Of events, and of memory that other devices are to reach: this device has none
+/// (CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED and DMA_BUF_SUPPORTED are 0).
+pub fn no_handle<T: Plain>(handle: Out<T>, _of: u64) -> Answer {
+    handle.require()?;
     Err(Code::NOT_SUPPORTED)
 }
 

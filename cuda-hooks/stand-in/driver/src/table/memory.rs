@@ -259,6 +259,15 @@ functions! {
         (pointer: Out<u64>, handle: IpcHandle, flags: u32)
         => shared::ipc_open(pointer, handle, flags);
     Gated "cuIpcCloseMemHandle" 4010 cuIpcCloseMemHandle (pointer: u64) => shared::ipc_close(pointer);
+    Gated "cuIpcGetEventHandle" 4010 cuIpcGetEventHandle
+        (handle: Out<IpcHandle>, event: usize)
+        => shared::no_handle(handle, event as u64);
+    Gated "cuIpcOpenEventHandle" 4010 cuIpcOpenEventHandle
+        (event: Out<u64>, handle: IpcHandle)
+        => shared::ipc_open(event, handle, 0);
+    Gated "cuMemGetHandleForAddressRange" 11070 cuMemGetHandleForAddressRange
+        (handle: Out<i32>, at: u64, _size: usize, _kind: u32, _flags: u64)
+        => shared::no_handle(handle, at);
     Gated "cuMulticastCreate" 12010 cuMulticastCreate
         (handle: Out<u64>, properties: In<MulticastProperties>)
         => shared::multicast_create(handle, properties);
