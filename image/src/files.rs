@@ -351,6 +351,30 @@ pub enum Object {
         #[serde(default, skip_serializing_if = "is_zero")]
         gone: u64,
     },
+    /// A symbolic link itself, not what it leads to (O_PATH and O_NOFOLLOW).
+    Link {
+        /// Absolute path.
+        path: Name,
+        /// Which one it was, and whose.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inode: Option<Inode>,
+    },
+    /// A directory that was removed.
+    RemovedFolder {
+        /// Absolute path at which it was.
+        path: Name,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A file or folder of /proc about another process than the one that has it open.
+    ProcessFile {
+        /// The process, as the program knows it; -1: it has ended.
+        pid: i32,
+        /// What follows its folder: `/stat`.
+        rest: Name,
+        /// Offset.
+        position: u64,
+    },
     /// Held open by libholdfast itself; is closed after a restart.
     Own,
 }
@@ -368,7 +392,9 @@ impl Object {
             Object::Regular { device, inode, born_ns, mode, owner, .. } => {
                 Some(Inode::regular((*device, *inode), *born_ns, *mode, *owner))
             }
-            Object::Directory { inode, .. } | Object::Pipe { inode, .. } => *inode,
+            Object::Directory { inode, .. } | Object::Pipe { inode, .. } | Object::Link { inode, .. } => {
+                *inode
+            }
             _ => None,
         }
     }

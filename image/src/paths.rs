@@ -76,9 +76,11 @@ pub fn move_files(record: &mut ProcessRecord, moved: &[Moved]) {
     }
     for description in &mut record.files.descriptions {
         match &mut description.object {
-            Object::Regular { path, .. } | Object::Directory { path, .. } | Object::Device { path } => {
-                apply(moved, path);
-            }
+            Object::Regular { path, .. }
+            | Object::Directory { path, .. }
+            | Object::Device { path }
+            | Object::Link { path, .. }
+            | Object::RemovedFolder { path, .. } => apply(moved, path),
             Object::Pipe { path: Some(path), .. } => apply(moved, path),
             Object::Inotify { watches } => watches.iter_mut().for_each(|watch| apply(moved, &mut watch.path)),
             _ => {}
@@ -119,7 +121,9 @@ fn accept(record: &mut ProcessRecord, accepted: &[PathBuf], used: &mut [bool]) {
                     *owner = None;
                 }
             }
-            Object::Directory { path, inode, .. } | Object::Pipe { path: Some(path), inode, .. }
+            Object::Directory { path, inode, .. }
+            | Object::Pipe { path: Some(path), inode, .. }
+            | Object::Link { path, inode }
                 if is_accepted(path.as_path()) =>
             {
                 *inode = None;

@@ -512,7 +512,7 @@ impl ProcessRecord {
                 })
         };
         match self.files.descriptions.iter().find_map(|description| match description.object {
-            Object::PidFd { pid, .. } if !of_job(pid) => Some(pid),
+            Object::PidFd { pid, .. } | Object::ProcessFile { pid, .. } if !of_job(pid) => Some(pid),
             _ => None,
         }) {
             Some(pid) => Err(format!("a descriptor leads to process {pid}, which there is not")),

@@ -51,18 +51,6 @@ static void many_files(void)
     for (int number = 0; number < 280; number = dup(open("/dev/null", O_RDONLY | O_CLOEXEC))) CHECK(number >= 0);
 }
 
-/* What /proc tells of a process that is no more. */
-static void ended_process(void)
-{
-    char path[64];
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) _exit(0);
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    keep(path, open(path, O_RDONLY | O_CLOEXEC));
-    CHECK(waitpid(pid, NULL, 0) == pid);
-}
-
 /* It works in the folder of one that has ended. */
 static void dead_folder(void)
 {
@@ -130,22 +118,11 @@ static void elsewhere(void)
     int fd = file_elsewhere();
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED && close(fd) == 0);
 }
-static void folder(void)
-{
-    CHECK(mkdir("held.folder", 0700) == 0);
-    keep("open", open("held.folder", O_RDONLY | O_DIRECTORY));
-    CHECK(rmdir("held.folder") == 0);
-}
 static void closed_folder(void)
 {
     CHECK(mkdir("held.closed", 0700) == 0);
     keep("open", open("held.closed/file", O_RDWR | O_CREAT, 0600));
     CHECK(chmod("held.closed", 0600) == 0);
-}
-static void link_itself(void)
-{
-    CHECK(symlink("nowhere", "held.link") == 0);
-    keep("O_PATH", open("held.link", O_PATH | O_NOFOLLOW));
 }
 static void device(void) { keep("/dev/kmsg", open("/dev/kmsg", O_RDONLY | O_NONBLOCK)); }
 static void from_outside(void) { keep(outside, open(outside, O_RDWR | O_NOCTTY | O_NONBLOCK)); }
@@ -429,8 +406,8 @@ int main(int argc, char **argv)
         void (*hold)(void);
     } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere},
                  {"open_elsewhere", open_elsewhere}, {"closed_folder", closed_folder},
-                 {"ended_process", ended_process}, {"bpf_filter", bpf_filter}, {"folder", folder},
-                 {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},
+                 {"bpf_filter", bpf_filter}, 
+                 {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},
                  {"watch", watch},
                  {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map},
                  {"fanotify", fanotify},

@@ -1,13 +1,16 @@
 /* How a file is open: `opened KIND [ROUNDS]`
  * KIND: path (O_PATH), flags (O_SYNC, O_NOATIME, O_NONBLOCK, O_ASYNC … changed by fcntl), owner (F_SETOWN, F_SETSIG:
  * who gets which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was
- * changed since), namespaces (those of the process itself, in /proc/self/ns) */
+ * changed since), namespaces (those of the process itself, in /proc/self/ns), places (a symbolic link itself, a folder
+ * that was removed), others (files of /proc about a child that runs and one that has ended), kernel (netlink) */
 #include "rounds.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static int one, two;
 
@@ -144,12 +147,78 @@ static void namespaces_round(long round)
     }
 }
 
+static void places_prepare(void)
+{
+    CHECK(symlink("nowhere", "of-places.link") == 0 && mkdir("of-places", 0750) == 0);
+    CHECK((one = open("of-places.link", O_PATH | O_NOFOLLOW | O_CLOEXEC)) >= 0);
+    CHECK((two = open("of-places", O_RDONLY | O_DIRECTORY)) >= 0 && rmdir("of-places") == 0);
+}
+
+static void places_round(long round)
+{
+    struct stat s;
+    char text[16] = "";
+    (void)round;
+    CHECK(fstat(one, &s) == 0 && S_ISLNK(s.st_mode) && readlinkat(one, "", text, sizeof text) == 7);
+    CHECK(strcmp(text, "nowhere") == 0 && (fcntl(one, F_GETFL) & (O_PATH | O_NOFOLLOW)) != 0);
+    CHECK(fstat(two, &s) == 0 && S_ISDIR(s.st_mode) && s.st_nlink == 0 && (s.st_mode & 0777) == 0750);
+    CHECK(openat(two, "file", O_RDWR | O_CREAT, 0600) == -1 && errno == ENOENT && access("of-places", F_OK) == -1);
+}
+
+static int ended, of_folder;
+static pid_t kept;
+static void others_prepare(void)
+{
+    char path[64];
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(0);
+    snprintf(path, sizeof path, "/proc/%d/stat", child);
+    CHECK((ended = open(path, O_RDONLY | O_CLOEXEC)) >= 0 && waitpid(child, NULL, 0) == child);
+    CHECK((kept = fork()) >= 0);
+    if (kept == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        for (;;) pause();
+    }
+    snprintf(path, sizeof path, "/proc/%d/stat", kept);
+    CHECK((one = open(path, O_RDONLY)) >= 0);
+    snprintf(path, sizeof path, "/proc/%d", kept);
+    CHECK((of_folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);
+}
+
+static void others_round(long round)
+{
+    char text[64] = "";
+    (void)round;
+    CHECK(pread(one, text, sizeof text - 1, 0) > 0 && atoi(text) == kept);
+    CHECK((two = openat(of_folder, "stat", O_RDONLY)) >= 0 && read(two, text, sizeof text - 1) > 0 && close(two) == 0);
+    CHECK(atoi(text) == kept && pread(ended, text, sizeof text, 0) == -1 && errno == ESRCH);
+}
+
+static void kernel_prepare(void)
+{
+    CHECK((one = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 4 /* NETLINK_SOCK_DIAG */)) >= 0);
+    if ((two = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 9 /* NETLINK_AUDIT */)) < 0) not_here("NETLINK_AUDIT");
+}
+
+static void kernel_round(long round)
+{
+    int protocol;
+    socklen_t len = sizeof protocol;
+    (void)round;
+    CHECK(getsockopt(one, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 && protocol == 4);
+    CHECK(getsockopt(two, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 && protocol == 9);
+}
+
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"path", path_prepare, path_round}, {"flags", flags_prepare, flags_round},
                                         {"owner", owner_prepare, owner_round},
                                         {"listing", listing_prepare, listing_round},
                                         {"reading", reading_prepare, reading_round},
-                                        {"namespaces", namespaces_prepare, namespaces_round}};
+                                        {"namespaces", namespaces_prepare, namespaces_round},
+                                        {"places", places_prepare, places_round},
+                                        {"others", others_prepare, others_round},
+                                        {"kernel", kernel_prepare, kernel_round}};
     return RUN_KIND(kinds);
 }

@@ -154,14 +154,8 @@ macro_rules! refused {
                 "An open file whose folder may not be searched any more",
                 refused "fd 9" "held.closed/file" "not found at its path" "let its folder be searched", only Ordinary;
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
-            file_of_an_ended_process: "held" "ended_process" "60" => "A file of /proc about a process that has ended",
-                refused "fd 9 (/proc/" "has ended" "close it";
             filter_of_ebpf: "held" "bpf_filter" "15" => "A socket with a filter of eBPF (SO_ATTACH_BPF)",
                 refused "fd 9" "eBPF", only Root;
-            deleted_folder: "held" "folder" "15" => "An open directory that was removed",
-                refused "fd 9" "deleted directory";
-            link_itself: "held" "link" "60" => "A symbolic link held by O_PATH",
-                refused "fd 9 (" "held.link" "this kind of file";
             device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom",
                 refused "fd 9 (/dev/kmsg)" "device", only Root;
             terminal_of_others: "held" "terminal" "15" "@terminal" =>
@@ -193,7 +187,7 @@ macro_rules! refused {
             fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";
             landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";
             netlink_of_other_kinds: "held" "kernel_socket" "15" =>
-                "Netlink sockets other than for routes and device events",
+                "Netlink sockets of other kinds (NETLINK_GENERIC, netfilter, xfrm)",
                 refused "fd 9" "netlink socket of NETLINK_GENERIC" "not supported" "close it";
             netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
                 refused "fd 9" "netlink" "try again";

@@ -289,6 +289,11 @@ macro_rules! suite {
                 #[short] opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC";
                 opened_listing: "opened" "listing" => "A directory read in the middle";
                 opened_namespaces: "opened" "namespaces" => "Its own namespaces, open (/proc/self/ns)";
+                #[short] opened_places: "opened" "places" =>
+                    "A symbolic link held by O_PATH; a removed directory, open";
+                #[short] opened_others: "opened" "others" =>
+                    "Files and folders of /proc about other processes, and about one that has ended";
+                opened_kernel: "opened" "kernel" => "Netlink sockets for sockets of the host and for audit";
                 opened_reading: "opened" "reading" => "A read-only file whose mode was changed";
                 wandering: "wandering" => "A current directory and a umask that change";
                 own_proc_thread: "own_proc" "thread" => "/proc/thread-self: files and a folder, open";

@@ -23,6 +23,21 @@ pub fn named(path: &[u8], ids: [i32; 2]) -> Vec<u8> {
     }
 }
 
+/// What follows the folder of a process in a path.
+pub fn of_process(path: &[u8], pid: i32) -> Option<&[u8]> {
+    let path = path.strip_suffix(DELETED).unwrap_or(path);
+    after(path, [pid, pid]).map(|(_, rest)| rest)
+}
+
+/// The files of /proc/PID and /proc/PID/task/TID that are bound to memory when they are opened.
+const OF_MEMORY: [&[u8]; 8] =
+    [b"mem", b"environ", b"auxv", b"maps", b"smaps", b"smaps_rollup", b"numa_maps", b"pagemap"];
+
+/// Whether a file is one of those. `rest`: what follows the folder of its process.
+pub fn shows_memory(rest: &[u8]) -> bool {
+    rest.rsplit(|byte| *byte == b'/').next().is_some_and(|name| OF_MEMORY.contains(&name))
+}
+
 /// The process or thread that a path is about, if it is not there when a restart opens files: only process 1 and the
 /// one that has the path are, with its first thread.
 pub fn foreign(path: &[u8], ids: [i32; 2]) -> Option<i32> {

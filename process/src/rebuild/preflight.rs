@@ -270,6 +270,9 @@ fn missing(table: &FileTable, object: &Object, flags: u32) -> Option<String> {
             )),
             Err(error) => Some(format!("{path}: the program had it open: {error}; {REMEDY}")),
         },
+        Object::Link { path, .. } if fs::symlink_metadata(path.as_path()).is_err() => {
+            Some(format!("{path}: the program had this symbolic link open, and it is gone; {REMEDY}"))
+        }
         Object::Directory { path, .. } if !may_be_made(path.as_path()) => {
             Some(format!("{path}: the program had this folder open, and it is gone; {REMEDY}"))
         }

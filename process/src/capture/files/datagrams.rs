@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Netlink families in which a socket is nothing but its address and options (include/uapi/linux/netlink.h): routes,
-/// and messages of devices.
-const NETLINK_FAMILIES: [i32; 2] = [0, 15];
+/// sockets of the host, decisions of SELinux, audit, and messages of devices. Which process is the audit daemon the
+/// kernel knows by its port and id, not by the socket (kernel/audit.c, auditd_set): that one registers again.
+const NETLINK_FAMILIES: [i32; 5] = [0, 4, 7, 9, 15];
 const SOL_NETLINK: i32 = 270;
 /// Of netlink (netlink(7)): packet information, errors of broadcasts, no ENOBUFS, messages of all namespaces,
 /// memberships, short and long answers, strict checks.

@@ -62,15 +62,18 @@ impl FileReader<'_> {
             return Ok(Object::Device { path: Name(target.to_vec()) });
         }
         if let Some(pid) = self.foreign_process(found, target) {
-            let what = "which has ended or is not the one that has it open: close it, or try again";
-            return Err(Obstacle::Passing(format!("a file of /proc about process or thread {pid}, {what}")));
+            return self.process_file(found, pid);
         }
         let path = self.link_path(found);
         let metadata = fs::metadata(&path).map_err(|error| Obstacle::of("", &error))?;
         let kind = metadata.mode() & libc::S_IFMT;
         match kind {
             libc::S_IFREG => self.regular(found, &metadata),
-            libc::S_IFDIR if target.ends_with(b" (deleted)") => Err("a deleted directory".into()),
+            // It is empty, and nothing can be made in it any more.
+            libc::S_IFDIR if target.ends_with(DELETED) => {
+                let path = Name(target.strip_suffix(DELETED).unwrap_or(target).to_vec());
+                Ok(Object::RemovedFolder { path, mode: metadata.mode() & 0o7777 })
+            }
             libc::S_IFDIR => {
                 let path = Name(self.own_proc_path(found, target));
                 Ok(Object::Directory {
@@ -83,7 +86,13 @@ impl FileReader<'_> {
             libc::S_IFIFO => self.pipe(found, Some((target, &metadata))),
             // Libraries that walk along a path hold one for a moment (O_PATH; systemd's src/basic/chase.c does,
             // behind getpwnam).
-            libc::S_IFLNK => Err(Obstacle::Passing(UNKNOWN.into())),
+            libc::S_IFLNK if target.ends_with(DELETED) || target.starts_with(b"/proc/") => {
+                Err(Obstacle::Passing("a symbolic link that is gone, or of /proc: not supported".into()))
+            }
+            libc::S_IFLNK => {
+                let inode = Some(inode_of(&metadata));
+                Ok(Object::Link { path: Name(target.to_vec()), inode })
+            }
             _ => Err(UNKNOWN.into()),
         }
     }

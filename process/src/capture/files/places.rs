@@ -20,7 +20,8 @@ impl FileReader<'_> {
     pub(super) fn place(&self, found: &Found, description: &Description) -> Result<(), Obstacle> {
         let (path, device) = match &description.object {
             Object::Regular { path, device, deleted_content: None, .. } => (path, *device),
-            Object::Directory { path, inode: Some(inode), .. } => (path, inode.device),
+            Object::Directory { path, inode: Some(inode), .. }
+            | Object::Link { path, inode: Some(inode) } => (path, inode.device),
             _ => return Ok(()),
         };
         if description.streams != 0 || is_of_kernel(path) {

@@ -9,21 +9,13 @@
 //! names the descriptor.
 
 use super::remote_calls::{Need, SeedThread};
+use crate::capture::own_proc::shows_memory;
 use crate::capture::state;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Member;
 use crate::rebuild::proc_self::{NOT_AGAIN, of_self};
 use holdfast_image::record::ProcessRecord;
-
-/// The files of /proc/PID and /proc/PID/task/TID that are bound to memory when they are opened.
-const OF_MEMORY: [&[u8]; 8] =
-    [b"mem", b"environ", b"auxv", b"maps", b"smaps", b"smaps_rollup", b"numa_maps", b"pagemap"];
-
-/// `rest`: what comes after the process's own folder.
-fn shows_memory(rest: &[u8]) -> bool {
-    rest.rsplit(|byte| *byte == b'/').next().is_some_and(|name| OF_MEMORY.contains(&name))
-}
 
 /// Opens them again, at their numbers and offsets.
 ///

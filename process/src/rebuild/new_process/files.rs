@@ -204,17 +204,23 @@ impl OpenFiles {
     fn processes(&self, member: Member<'_>) -> Result<HashMap<usize, OwnedFd>, RebuildError> {
         let mut made = HashMap::new();
         for (index, description) in member.job.descriptions().iter().enumerate() {
-            let (Object::PidFd { pid, .. }, Some(fd)) = (&description.object, member.number(index)) else {
-                continue;
-            };
+            let Some(fd) = member.number(index) else { continue };
             if matches!(self.descriptions.get(index), Some(Some(_))) {
                 continue;
             }
             // Its own id may be another one now.
-            let pid = if *pid == member.own.pid { attributes::own_pid() } else { *pid };
-            let opened = open_process(pid, description.flags);
+            let known = |pid: i32| if pid == member.own.pid { attributes::own_pid() } else { pid };
+            let (opened, what) = match &description.object {
+                Object::PidFd { pid, .. } => (open_process(known(*pid), description.flags), "pidfd".into()),
+                Object::ProcessFile { pid, rest, position } => {
+                    let (pid, flags) = (known(*pid), description.flags);
+                    let opener = Opener::of(member.own);
+                    (opener.open_process_file(pid, rest, flags, *position), format!("/proc/{pid}{rest}"))
+                }
+                _ => continue,
+            };
             let raised = opened.and_then(|opened| objects::duplicate_above(opened.as_raw_fd(), self.floor));
-            made.insert(index, raised.map_err(RebuildError::io(format!("making descriptor {fd} (pidfd)")))?);
+            made.insert(index, raised.map_err(RebuildError::io(format!("making descriptor {fd} ({what})")))?);
         }
         Ok(made)
     }
@@ -310,7 +316,8 @@ impl OpenFilesBuilder<'_> {
         Ok(Some(match &description.object {
             Object::Own => return Ok(None),
             // When it is there: see `OpenFiles::processes`.
-            Object::PidFd { pid, .. } if *pid != -1 => return Ok(None),
+            Object::PidFd { pid, .. } | Object::ProcessFile { pid, .. } if *pid != -1 => return Ok(None),
+            Object::Link { path, inode } => opener.open_link(path, inode.as_ref())?,
             Object::Regular { deleted_content: Some(content), .. } => {
                 let _acting = opener.acting()?;
                 self.old_unlinked.open(&description.object, flags, &content.0)?

@@ -12,7 +12,8 @@ use super::terminals::LARGE;
 use super::unsettled::Unsettled;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
-use crate::rebuild::paths::{Opener, Place, explain, new_name};
+use crate::rebuild::paths::{Opener, Place, change_mode, explain, new_name, reopen};
+use crate::rebuild::proc_self::NOT_AGAIN;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Inode, Object, SocketState};
 use holdfast_sys::{at, attributes, clone, fd, inotify, objects, socket, spawn};
@@ -121,6 +122,12 @@ impl ObjectBuilder {
             Object::Socket(socket) => socket,
             Object::Pipe { pipe, capacity, .. } => {
                 return self.pipe_end((*pipe, *capacity), object, flags, opener);
+            }
+            Object::RemovedFolder { path, mode } => return removed_folder(path, *mode, flags, opener),
+            Object::ProcessFile { rest, position, .. } => {
+                // Each is of a process of its own.
+                let child = self.ended_process(u64::MAX - self.ended.len() as u64).map_err(failed())?;
+                return opener.open_process_file(child, rest, flags, *position).map_err(failed());
             }
             _ => return self.make_nameless(object, flags).map_err(failed()),
         };
@@ -322,18 +329,20 @@ impl ObjectBuilder {
 
     /// A descriptor of a process that has ended and was waited for: another one that ends at once is in its place.
     fn open_ended(&mut self, number: u64, flags: u32) -> io::Result<OwnedFd> {
-        let child = match self.ended.get(&number) {
-            Some(child) => *child,
-            None => {
-                let child = clone::fork_with(0, 0)?;
-                if child == 0 {
-                    attributes::exit_now(0);
-                }
-                self.ended.insert(number, child);
-                child
-            }
-        };
-        open_process(child, flags)
+        open_process(self.ended_process(number)?, flags)
+    }
+
+    /// A process that ends at once, the same for the same number.
+    fn ended_process(&mut self, number: u64) -> io::Result<i32> {
+        if let Some(child) = self.ended.get(&number) {
+            return Ok(*child);
+        }
+        let child = clone::fork_with(0, 0)?;
+        if child == 0 {
+            attributes::exit_now(0);
+        }
+        self.ended.insert(number, child);
+        Ok(child)
     }
 
     /// What comes with an end of a pair or connection.
@@ -441,6 +450,24 @@ fn deleted_pipe(path: &Name, mode: u32, opener: &Opener) -> Result<(OwnedFd, Own
     let elsewhere = || Place::as_given(&std::env::temp_dir().join("fifo"));
     in_folder(Place::of(path)).or_else(|_| in_folder(elsewhere())).map_err(|error| {
         RebuildError::file(path, format!("a deleted named pipe cannot be made anew: {error}"))
+    })
+}
+
+/// A folder that is removed as soon as it is open; elsewhere if the folder that it was in is gone too.
+fn removed_folder(path: &Name, mode: u32, flags: u32, opener: &Opener) -> Result<OwnedFd, RebuildError> {
+    let _acting = opener.acting()?;
+    let in_folder = |place: io::Result<Place>| {
+        let place = place?.named(CString::new(new_name())?);
+        let made = place.make_folder()?;
+        // Nothing can be in it that set-group-id would be for.
+        let opened = change_mode(made.as_fd(), mode & 0o1777)
+            .and_then(|()| reopen(made.as_fd(), flags & !(NOT_AGAIN | libc::O_NOFOLLOW.cast_unsigned())));
+        place.remove_folder()?;
+        opened
+    };
+    let elsewhere = || Place::as_given(&std::env::temp_dir().join("folder"));
+    in_folder(Place::of(path)).or_else(|_| in_folder(elsewhere())).map_err(|error| {
+        RebuildError::file(path, format!("a folder that was removed cannot be made anew: {error}"))
     })
 }
 

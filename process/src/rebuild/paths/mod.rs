@@ -280,6 +280,42 @@ impl Opener {
         Ok((opened, found))
     }
 
+    /// A symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`Opener::open`].
+    pub fn open_link(&self, path: &Name, was: Option<&Inode>) -> Result<OwnedFd, RebuildError> {
+        let name = c_path(path)?;
+        let failed = |error: io::Error| {
+            let why = explain(&error);
+            RebuildError::file(path, format!("the program had this symbolic link open: {why}; put it back"))
+        };
+        let _acting = self.acting()?;
+        let opened = at::open_without_links(&name, O_PATH | libc::O_NOFOLLOW.cast_unsigned());
+        let file = File::from(opened.map_err(failed)?);
+        let now = file.metadata().map_err(failed)?;
+        if let Some(was) = was {
+            judge::judge(was, &now, &self.owners)
+                .map_err(|what| RebuildError::file(path, what.replace("PATH", &path.to_string())))?;
+        }
+        Ok(file.into())
+    }
+
+    /// A file or folder of /proc about a process, as the process opens it that has it; no link of /proc is followed.
+    ///
+    /// # Errors
+    /// As open.
+    pub fn open_process_file(&self, pid: i32, rest: &Name, flags: u32, position: u64) -> io::Result<OwnedFd> {
+        let path = [format!("/proc/{pid}").as_bytes(), &rest.0].concat();
+        let _acting = self.act()?;
+        let opened = at::open_without_links(&CString::new(path)?, flags & !NOT_AGAIN)?;
+        if position != 0 {
+            // Texts are made as they are read: where the offset was in the middle of one, it is as well as may be.
+            let _ = objects::seek(opened.as_fd(), position);
+        }
+        Ok(opened)
+    }
+
     /// What was found, opened.
     ///
     /// # Errors

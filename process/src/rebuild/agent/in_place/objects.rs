@@ -113,9 +113,12 @@ fn descriptors(
 /// What an object is called in a refusal.
 fn name(object: &Object) -> String {
     match object {
-        Object::Regular { path, .. } | Object::Directory { path, .. } | Object::Device { path } => {
-            path.to_string()
-        }
+        Object::Regular { path, .. }
+        | Object::Directory { path, .. }
+        | Object::Device { path }
+        | Object::Link { path, .. }
+        | Object::RemovedFolder { path, .. } => path.to_string(),
+        Object::ProcessFile { pid, rest, .. } => format!("/proc/{pid}{rest}"),
         Object::Inherited { was, .. } => was.to_string(),
         Object::Nameless { .. } => "a file without a name".into(),
         Object::PtyMaster { .. } | Object::PtySlave { .. } => "pseudo-terminal".into(),
