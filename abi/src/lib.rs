@@ -42,6 +42,7 @@ mod keeper;
 mod procmap;
 pub mod registration;
 mod shared_page;
+mod watched_paths;
 
 pub use cuda_area::{CudaArea, CudaKind, CudaObject, CudaThread};
 pub use cuda_data::{CudaBlock, CudaData, CudaFigure};
@@ -52,6 +53,7 @@ pub use guard_thread::{GuardBuffer, GuardThread};
 pub use keeper::{KeeperAnswer, KeeperQuestion};
 pub use procmap::ProcmapQuery;
 pub use shared_page::{AddressRange, FileNumber, IdPair, ProtectedRegion, SharedPage};
+pub use watched_paths::WatchedPaths;
 
 /// Bytes in a page of x86-64.
 pub const PAGE: usize = 4096;

@@ -39,7 +39,9 @@ pub struct SharedPage {
     pub landlock: u64,
     /// Library: address of the C library's variable `environ`; 0: of an image that an older version made.
     pub environ: u64,
-    reserved_0: [u64; 52],
+    /// Library: address of what it has noted of watches ([`crate::WatchedPaths`]); 0: nothing yet.
+    pub watched: u64,
+    reserved_0: [u64; 51],
     /// Agent: number of entries of `id_table`.
     pub id_count: u64,
     /// Agent: ids of processes and threads.
@@ -138,6 +140,7 @@ offsets! { SharedPage {
     CUDA_AREA = cuda_area;
     LANDLOCK = landlock;
     ENVIRON = environ;
+    WATCHED = watched;
     ID_COUNT = id_count;
     ID_TABLE = id_table;
     SEGMENT_COUNT = segment_count;

@@ -20,6 +20,7 @@
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
+//! | [`watches`] | where the program has put watches (inotify) |
 //! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`io_uring`] | io_uring, absent; Linux AIO, if that is asked for |
@@ -59,6 +60,7 @@ mod sys;
 mod sysv;
 mod trigger;
 mod undo;
+mod watches;
 
 /// Required by the language, never reached (rule 5).
 #[cfg(panic = "abort")]

@@ -8,7 +8,8 @@
 //!
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
-use crate::capture::files::{Covered, FileReader, Holder, Look, Outside, inotify};
+use crate::capture::files::inotify::{self, Watching};
+use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
@@ -429,7 +430,11 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
     let refusals = match reader.tables() {
         Ok(mut tables) => {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-            let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
+            let watching = |one: &Open<'_>| {
+                let shared = one.area.map_or(0, |area| area.shared.0);
+                Watching { pid: one.pid, cwd: folder(one.pid), shared }
+            };
+            let processes: Vec<Watching> = open.iter().map(watching).collect();
             let mut refusals = inotify::find_paths(&mut tables.iter_mut().collect::<Vec<_>>(), &processes);
             refusals.extend(too_many(&tables, open).map(|refusal| (0, refusal)));
             if let Some(saving) = options.save_files.filter(|_| !options.only_protected) {

@@ -131,7 +131,7 @@ static void watch(void)
 {
     int fd = inotify_init1(0);
     keep("inotify", fd);
-    CHECK(inotify_add_watch(9, outside, IN_CREATE) == 1);
+    CHECK(syscall(SYS_inotify_add_watch, 9, outside, IN_CREATE) == 1); /* libholdfast takes no note */
 }
 
 /* --- kernel objects --- */

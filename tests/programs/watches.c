@@ -8,7 +8,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-static int watcher, second, folder_watch, file_watch, deep_watch, once_watch, self, ended;
+static int watcher, second, folder_watch, file_watch, deep_watch, once_watch, self, ended, elsewhere;
+/* The program has nothing else to do with it, and no handle leads an ordinary user there. */
+#define FAR "/usr/share"
 
 static int touch(const char *path)
 {
@@ -47,6 +49,8 @@ static void open_all(void)
     CHECK((file_watch = inotify_add_watch(watcher, "watched/file", IN_MODIFY | IN_CLOSE_WRITE)) == 42);
     CHECK((deep_watch = inotify_add_watch(second, "watched/a/b", IN_ALL_EVENTS | IN_EXCL_UNLINK)) == 1);
     CHECK((once_watch = inotify_add_watch(second, "watched/a", IN_DELETE_SELF | IN_ONESHOT)) == 2);
+    CHECK((elsewhere = inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) >= 0);
+    CHECK(inotify_add_watch(elsewhere, FAR, IN_DELETE) == 1);
     CHECK((self = (int)syscall(SYS_pidfd_open, getpid(), O_NONBLOCK)) >= 0);
     pid_t child = fork();
     if (child == 0) _exit(0);
@@ -94,6 +98,7 @@ static void check_watches(void)
 
 static void check_processes(void)
 {
+    CHECK(inotify_add_watch(elsewhere, FAR, IN_DELETE) == 1); /* the same one */
     CHECK(syscall(SYS_pidfd_send_signal, self, 0, NULL, 0) == 0);
     CHECK(syscall(SYS_pidfd_send_signal, ended, 0, NULL, 0) == -1 && errno == ESRCH);
     CHECK((fcntl(self, F_GETFL) & O_NONBLOCK) != 0 && (fcntl(ended, F_GETFL) & O_NONBLOCK) == 0);

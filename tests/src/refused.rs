@@ -165,7 +165,7 @@ macro_rules! refused {
                 refused "fd 9 (pipe:" "outside the program";
             // Root finds every path.
             watched_elsewhere: "held" "watch" "15" "/usr/share/doc" =>
-                "inotify on what an ordinary user's agent does not find",
+                "inotify past the C library on what an ordinary user's agent does not find",
                 refused "fd 9" "whose path cannot be found", only Ordinary;
             process_outside: "held" "process" "15" => "A pidfd of a process outside the job",
                 refused "fd 9" "leads to process";

@@ -5,7 +5,7 @@
 
 use crate::capture::capture_job::{self, Captured, CapturedProcess};
 use crate::capture::contents::Taken;
-use crate::capture::files::inotify;
+use crate::capture::files::inotify::{self, Watching};
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
@@ -37,7 +37,6 @@ use holdfast_image::{address_space, fork_plan, spare_numbers};
 use holdfast_sys::{ids, procfs};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What [`after`] yields.
@@ -244,15 +243,18 @@ fn end_connects(processes: &mut [CapturedProcess]) {
 
 /// The paths of what the programs watch (inotify(7)).
 fn find_watched(processes: &mut [CapturedProcess]) -> Result<(), CutError> {
-    let folder =
-        |one: &CapturedProcess| (one.target.pid, one.inside.surroundings.cwd.path.as_path().to_owned());
-    let folders: Vec<(i32, PathBuf)> = processes.iter().map(folder).collect();
+    let watching = |one: &CapturedProcess| Watching {
+        pid: one.target.pid,
+        cwd: one.inside.surroundings.cwd.path.as_path().to_owned(),
+        shared: one.target.area.shared.0,
+    };
+    let watching: Vec<Watching> = processes.iter().map(watching).collect();
     let mut tables: Vec<&mut FileTable> = processes.iter_mut().map(|one| &mut one.inside.files).collect();
-    let refusals = inotify::find_paths(&mut tables, &folders);
+    let refusals = inotify::find_paths(&mut tables, &watching);
     if refusals.is_empty() {
         return Ok(());
     }
-    let pids: Vec<i32> = folders.iter().map(|(pid, _)| *pid).collect();
+    let pids: Vec<i32> = watching.iter().map(|process| process.pid).collect();
     Err(capture_job::refused(&pids, refusals))
 }
 

@@ -1,21 +1,23 @@
 //! What an inotify instance watches, from fdinfo (fs/notify/fdinfo.c), which knows inodes and file handles, not paths.
 //!
-//! [`FileReader::inotify`] runs inside the stop; the paths are looked for after it ([`find_paths`]): by the handle, for
-//! who may (CAP_DAC_READ_SEARCH); else among folders that the program has to do with, what lies in them, and everything
-//! below its working folder. What was found is known from then on. The job does not notice: attributes are no event.
-//! A folder is listed although a watch of the job sees that, if there is no other way, once. How it fails: a refusal
-//! names the inode.
+//! [`FileReader::inotify`] runs inside the stop; the paths are looked for after it ([`find_paths`]): where libholdfast
+//! has noted that the program watches; by the handle, for who may (CAP_DAC_READ_SEARCH); else among folders that the
+//! program has to do with, what lies in them, and everything below its working folder. What was found is known from
+//! then on. The job does not notice: attributes are no event. A folder is listed although a watch of the job sees
+//! that, if there is no other way, once. How it fails: a refusal names the inode.
 
 use super::{FileReader, Found, Obstacle};
 use crate::capture::watchers::{Watchers, in_kernel};
+use holdfast_abi::{SharedPage, WatchedPaths};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, Object, Watch};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::{fd, inotify, mountinfo, procfs};
+use holdfast_sys::{fd, inotify, mountinfo, procfs, procmem};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -75,9 +77,48 @@ fn id(metadata: &Metadata) -> Id {
     (in_kernel(metadata.dev()), metadata.ino())
 }
 
+/// A process, as far as it may tell where it watches.
+#[derive(Clone, Debug)]
+pub struct Watching {
+    /// Its id.
+    pub pid: i32,
+    /// Its working folder.
+    pub cwd: PathBuf,
+    /// The page of libholdfast in it; 0: there is none.
+    pub shared: u64,
+}
+
+impl Watching {
+    /// The paths that libholdfast has noted (`preload/src/watches.rs`). Each may be anything.
+    fn noted(&self) -> Vec<PathBuf> {
+        self.read_noted().unwrap_or_default()
+    }
+
+    fn read_noted(&self) -> io::Result<Vec<PathBuf>> {
+        if self.shared == 0 {
+            return Ok(Vec::new());
+        }
+        let table = procmem::read_u64(self.pid, self.shared + SharedPage::WATCHED as u64)?;
+        if table == 0 {
+            return Ok(Vec::new());
+        }
+        let count = procmem::read_u64(self.pid, table.wrapping_add(WatchedPaths::COUNT as u64))?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(WatchedPaths::MAX);
+        let mut bytes = vec![0; count * WatchedPaths::LEN];
+        procmem::read(self.pid, table.wrapping_add(WatchedPaths::PATHS as u64), &mut bytes)?;
+        let text =
+            |path: &[u8]| path.split(|byte| *byte == 0).next().map(|text| OsStr::from_bytes(text).into());
+        Ok(bytes
+            .chunks_exact(WatchedPaths::LEN)
+            .filter_map(text)
+            .filter(|path: &PathBuf| path.is_absolute())
+            .collect())
+    }
+}
+
 /// Finds the paths of all watches of a job, whose first table has the descriptions. After the stop, or at a running
-/// program. `processes`: ids and working folders. Refusals come with the place of a process.
-pub fn find_paths(tables: &mut [&mut FileTable], processes: &[(i32, PathBuf)]) -> Vec<(usize, Refusal)> {
+/// program. Refusals come with the place of a process.
+pub fn find_paths(tables: &mut [&mut FileTable], processes: &[Watching]) -> Vec<(usize, Refusal)> {
     let Some(first) = tables.first() else { return Vec::new() };
     let all = first.descriptions.iter().filter_map(|description| match &description.object {
         Object::Inotify { watches } => Some(watches),
@@ -90,6 +131,7 @@ pub fn find_paths(tables: &mut [&mut FileTable], processes: &[(i32, PathBuf)]) -
     }
     let mut paths = HashMap::new();
     known_before(&mut open, &mut paths);
+    by_note(&mut open, &mut paths, processes);
     by_handle(&mut open, &mut paths);
     by_search(&mut open, &mut paths, first, processes, &Watchers::of(&first.descriptions));
     by_search(&mut open, &mut paths, first, processes, &Watchers::default());
@@ -141,6 +183,23 @@ fn known_before(open: &mut Open, paths: &mut Paths) {
     open.retain(|id, _| !paths.contains_key(id));
 }
 
+/// Where the programs have said that it is. A restart opens no path with a link in it.
+fn by_note(open: &mut Open, paths: &mut Paths, processes: &[Watching]) {
+    if open.is_empty() {
+        return;
+    }
+    for path in processes.iter().flat_map(Watching::noted) {
+        // What it leads to, or the link itself (IN_DONT_FOLLOW).
+        let beside = || Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+        for found in fs::canonicalize(&path).ok().into_iter().chain(beside()) {
+            let Ok(metadata) = fs::symlink_metadata(&found) else { continue };
+            if open.remove(&id(&metadata)).is_some() {
+                paths.insert(id(&metadata), found);
+            }
+        }
+    }
+}
+
 fn by_handle(open: &mut Open, paths: &mut Paths) {
     if open.is_empty() {
         return;
@@ -169,7 +228,7 @@ fn by_search(
     open: &mut Open,
     paths: &mut Paths,
     first: &FileTable,
-    processes: &[(i32, PathBuf)],
+    processes: &[Watching],
     watchers: &Watchers,
 ) {
     if open.is_empty() {
@@ -197,7 +256,7 @@ fn by_search(
             }
         }
     }
-    let starts: BTreeSet<&PathBuf> = processes.iter().map(|(_, cwd)| cwd).collect();
+    let starts: BTreeSet<&PathBuf> = processes.iter().map(|process| &process.cwd).collect();
     let (mut below, mut seen) = (VecDeque::from_iter(starts.into_iter().cloned()), 0);
     while let Some(folder) = below.pop_front() {
         for entry in list(&folder) {
@@ -214,12 +273,12 @@ fn by_search(
 }
 
 /// Folders that the programs have to do with, and files that they have open or mapped: each with what it lies in.
-fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf> {
+fn known_folders(first: &FileTable, processes: &[Watching]) -> Vec<PathBuf> {
     let open = first.descriptions.iter().filter_map(|description| match &description.object {
         Object::Regular { path, .. } | Object::Directory { path, .. } => Some(path.as_path().to_owned()),
         _ => None,
     });
-    let own = processes.iter().flat_map(|(pid, cwd)| {
+    let own = processes.iter().flat_map(|Watching { pid, cwd, .. }| {
         let home = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let home = home.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"HOME="));
         let home = home.map(|home| PathBuf::from(OsStr::from_bytes(home)));
@@ -258,7 +317,9 @@ mod tests {
         let mut open = Open::from([(wanted, None)]);
         let mut paths = Paths::new();
         let top = folder.parent().unwrap().parent().unwrap();
-        let own = (std::process::id().cast_signed(), top.to_owned());
+        let pid = std::process::id().cast_signed();
+        let own = Watching { pid, cwd: top.to_owned(), shared: 0 };
+        assert_eq!(own.noted(), Vec::<PathBuf>::new());
         by_search(&mut open, &mut paths, &FileTable::default(), &[own], &Watchers::default());
         assert_eq!(paths.get(&wanted), Some(&folder));
         fs::remove_dir_all(top).unwrap();
