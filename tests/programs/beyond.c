@@ -1,5 +1,6 @@
 /* A private mapping that reaches beyond the end of a file without a name, which no descriptor leads to any more: what
- * it shows is there, and beyond the end there is nothing (SIGBUS; EFAULT from a call). `beyond KIND [ROUNDS]` */
+ * it shows is there, and beyond the end there is nothing (SIGBUS; EFAULT from a call). Where the file is mapped shared
+ * as well (kind shared), pages that were not written follow it. `beyond KIND [ROUNDS]` */
 #define _GNU_SOURCE
 #include "rounds.h"
 #include <fcntl.h>
@@ -62,7 +63,26 @@ static void look(long round)
     whole[0] = (char)('b' + (round + 1) % 20);
 }
 
+static char *shared;
+
+static void map_shared(void)
+{
+    int fd = memfd_create("beyond", 0);
+    CHECK(fd >= 0 && ftruncate(fd, 2 * PAGE) == 0);
+    CHECK((shared = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED);
+    map(fd);
+}
+
+static void look_shared(long round)
+{
+    look(round);
+    CHECK(part[1] == 'a' + round % 20 && whole[PAGE + 1] == part[1] && shared[0] == 'a');
+    shared[PAGE + 1] = (char)('a' + (round + 1) % 20);
+    CHECK(part[1] == shared[PAGE + 1]);
+}
+
 static const struct kind kinds[] = {
+    {"shared", map_shared, look_shared},
     {"deleted", map_deleted, look},
     {"memfd", map_memfd, look},
     {"anonymous", map_anonymous, look},

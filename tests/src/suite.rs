@@ -87,6 +87,7 @@ macro_rules! suite {
                     "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
                 beyond_deleted: "beyond" "deleted" => "A private mapping that reaches beyond the end of a deleted file";
                 #[short] beyond_memfd: "beyond" "memfd" => "The same of a memfd";
+                beyond_shared: "beyond" "shared" => "The same of a memfd that is mapped shared as well";
                 beyond_anonymous: "beyond" "anonymous" => "The same of shared memory",
                     root "only root may open /proc/self/map_files";
                 #[short] memfds: "memfds" => "memfds: holes, seals, several descriptions; an unlinked file in /dev/shm";

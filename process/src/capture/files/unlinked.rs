@@ -74,12 +74,16 @@ pub fn of_mapping(files: &[NamelessFile], mapping: &Mapping) -> Option<u32> {
 }
 
 /// Whether all that a mapping shows of its file is in the record or among the pages of shared mappings: what a private
-/// mapping has not written is there then.
+/// mapping has not written is there then. When all mappings have been added: beyond the end there is nothing to show.
 pub fn is_known(files: &[NamelessFile], mapping: &Mapping) -> bool {
     let file = of_mapping(files, mapping).and_then(|index| files.get(index as usize));
-    let is_shown =
-        |file: &NamelessFile| PageSet::from(vec![in_file(mapping)]).difference(&file.shown).is_empty();
-    file.is_some_and(|file| !file.by_mapping || is_shown(file))
+    file.is_some_and(|file| !file.by_mapping || unshown(file, mapping).is_none_or(|first| first >= file.size))
+}
+
+/// The offset of the first page in a mapping that no shared mapping shows.
+fn unshown(file: &NamelessFile, mapping: &Mapping) -> Option<u64> {
+    let rest = PageSet::from(vec![in_file(mapping)]).difference(&file.shown);
+    rest.runs().first().map(|run| run.start.0)
 }
 
 /// Adds files of which only mappings are left. Their length is known by pages, and that is enough: no process can ask
@@ -117,7 +121,8 @@ pub fn add_mapped(
 pub fn add_privately_mapped(table: &mut FileTable, all: &[Mapped], memory: &ForcedMemory) {
     let private = |m: &&Mapped| m.kind == Kind::PrivateFile && m.mapping.name.ends_with(DELETED);
     for mapping in all.iter().filter(private).map(|m| &m.mapping) {
-        if is_known(&table.nameless, mapping) {
+        let file = of_mapping(&table.nameless, mapping).and_then(|index| table.nameless.get(index as usize));
+        if file.is_some_and(|file| !file.by_mapping || unshown(file, mapping).is_none()) {
             continue;
         }
         let end = maps::readable_end(memory, mapping.start, mapping.end);
@@ -285,6 +290,20 @@ mod tests {
         );
         let device = libc::makedev(0xfe, 0x12345);
         assert_eq!(device_in_maps(device), 0xfe_0001_2345);
+    }
+
+    #[test]
+    fn a_private_mapping_is_known_where_shared_ones_show_all_that_there_is() {
+        let text = b"1000-3000 rw-s 00000000 00:01 7 /memfd:x (deleted)\n\
+            4000-8000 rw-p 00001000 00:01 7 /memfd:x (deleted)\n";
+        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
+        let (shared, private) = (&all[0].mapping, &all[1].mapping);
+        let shown = PageSet::from(vec![in_file(shared)]);
+        let file = |size| vec![only_mapped(NamelessKind::Memfd, b"x", shared, (size, shown.clone()))];
+        // It ends where the shared mapping does; there is more.
+        assert!(is_known(&file(0x2000), private) && is_known(&file(0x1001), private));
+        assert!(!is_known(&file(0x2001), private) && is_known(&file(0x2001), shared));
+        assert!(!is_known(&[], private));
     }
 
     #[test]
