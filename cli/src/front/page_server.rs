@@ -4,17 +4,45 @@
 //! gets the file of the pages and hands it to the new processes. How it fails: in words, and memory is copied instead.
 
 use crate::entries::helper_environment;
-use crate::exit::Failure;
+use crate::exit::{Failure, FailureKind};
 use crate::helper::Helper;
 use crate::log;
 use crate::prefetcher::READY;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_process::rebuild::MIN_MAPPED_LEN;
-use holdfast_sys::{poll, scm};
+use holdfast_sys::{clone, poll, scm};
 use holdfast_tiers::{Image, Job, Store};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A page server. It ends when nothing has its file any more: to drop this leaves it to the program.
+pub struct PageServer {
+    /// Has each page at its address.
+    pub file: OwnedFd,
+    process: Option<OwnedFd>,
+}
+
+/// What a dead server's end takes from the moment at which reads of its file fail (exit_task_work) to the one at which
+/// its process is over (exit_notify; kernel/exit.c), on a busy machine.
+const END: Duration = Duration::from_secs(1);
+
+impl PageServer {
+    /// A restart failed. If that is because the server has ended, the failure says so, and another try meets another
+    /// one.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        let has_ended = || {
+            self.process.as_ref().is_some_and(|it| poll::readable_within(it.as_fd(), END).unwrap_or(false))
+        };
+        if failure.kind != FailureKind::Other || !has_ended() {
+            return failure;
+        }
+        let message =
+            format!("{failure}; the page server has ended meanwhile: restart again, or with --eager");
+        Failure { message, kind: FailureKind::Transient, ..failure }
+    }
+}
 
 /// From so many bytes on that would be copied otherwise.
 const WORTH_IT: u64 = 4 << 20;
@@ -29,11 +57,16 @@ pub fn is_worth_it(image: &Image) -> bool {
     copied.map(|extent| extent.run.pages.0 * PAGE_SIZE).sum::<u64>() >= WORTH_IT
 }
 
-/// Starts one; its file. When `interrupt` has a signal to tell of, it is waited for no longer.
+/// Starts one. When `interrupt` has a signal to tell of, it is waited for no longer.
 ///
 /// # Errors
 /// Why there is none.
-pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+pub fn start(
+    store: &Store,
+    job: &Job,
+    image: &Image,
+    interrupt: BorrowedFd<'_>,
+) -> Result<PageServer, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, &error);
     let name = format!("--job={}", job.name());
     let number = image.epoch().0.to_string();
@@ -47,7 +80,8 @@ pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>)
         descriptors: Vec::new(),
         at_default: &[],
     };
-    let (_, ours) = server.start()?;
+    let (pid, ours) = server.start()?;
+    let process = clone::pidfd_open(pid).ok();
     // It opens the image first, perhaps at a server that is slow.
     loop {
         let ready = poll::readable(&[ours.as_fd(), interrupt], None);
@@ -61,7 +95,7 @@ pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>)
     let (len, file) =
         scm::receive_with(ours.as_fd(), &mut answer, 0).map_err(system("waiting for the page server"))?;
     match file {
-        Some(file) if answer[..len] == *READY => Ok(file),
+        Some(file) if answer[..len] == *READY => Ok(PageServer { file, process }),
         _ => {
             let told = String::from_utf8_lossy(&answer[..len]);
             let why = if told.is_empty() { "it ended; see agent.log".into() } else { told };

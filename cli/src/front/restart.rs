@@ -8,7 +8,7 @@ use super::environment::LIBRARY;
 use super::launch::{AgentTask, Launched, RestartTask, launch};
 use super::locate;
 use super::newer_files;
-use super::page_server;
+use super::page_server::{self, PageServer};
 use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -32,7 +32,7 @@ use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, ImageInfo, Job};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -291,6 +291,10 @@ fn start(
     let interrupt = SignalMessages::new(StartState::ends());
     let interrupt = interrupt.map_err(|error| Failure::system("signalfd", &error))?;
     let served = page_server(request, image, lazy, interrupt.as_fd());
+    let explain = |failure| match &served {
+        Some(server) => server.explain(failure),
+        None => failure,
+    };
     let task = RestartTask {
         epoch: image.epoch().0,
         seed: theirs,
@@ -310,13 +314,11 @@ fn start(
     let options = SpawnOptions {
         ids: None,
         interrupt: Some(interrupt.as_fd()),
-        served: served.as_ref().map(AsFd::as_fd),
+        served: served.as_ref().map(|server| server.file.as_fd()),
     };
     let spawned = rebuild::spawn(record, ours, &options);
-    // The page server ends when no process has it any more.
-    drop(served);
     let mut spawned = spawned.map_err(|error| {
-        let failure = why_none_was_spawned(&error, &agent, state, request.job);
+        let failure = explain(why_none_was_spawned(&error, &agent, state, request.job));
         if matches!(error, RebuildError::InUse(_)) { with_holders(failure, record) } else { failure }
     })?;
     said.append(&mut spawned.notes);
@@ -326,7 +328,7 @@ fn start(
         Err(failure) => {
             spawned.kill_all();
             let _ = spawned.wait();
-            return Err(failure);
+            return Err(explain(failure));
         }
     };
     let copied = told.copied.filter(|_| request.memory == MemoryMode::Lazy);
@@ -343,12 +345,12 @@ fn page_server(
     image: &Image,
     lazy: bool,
     interrupt: BorrowedFd<'_>,
-) -> Option<OwnedFd> {
+) -> Option<PageServer> {
     if !lazy || request.memory != MemoryMode::Lazy || !page_server::is_worth_it(image) {
         return None;
     }
     match page_server::start(request.store, request.job, image, interrupt) {
-        Ok(file) => Some(file),
+        Ok(server) => Some(server),
         Err(why) => {
             report::note(&format!("memory that cannot be mapped from the image is copied: {why}"));
             None

@@ -148,10 +148,7 @@ fn who_waits_for_a_page_server_can_be_interrupted() {
         }
         let mut restart = bed.restart_command(JOB, &["--lazy"])?;
         let mut front = restart.env("HOLDFAST_FAULT", "pages-ready+100000000").spawn()?;
-        let server = || {
-            let mut all = processes::of(bed.dir()).into_iter();
-            all.find(|pid| processes::command_line(*pid).contains("__pages"))
-        };
+        let server = || process(bed, "__pages");
         bed.until("a page server", PATIENCE, || server().is_some())?;
         processes::signal(front.id().cast_signed(), "INT");
         let code = shell_code(wait(&mut front, PATIENCE)?);
@@ -160,6 +157,27 @@ fn who_waits_for_a_page_server_can_be_interrupted() {
         processes::kill(&[server().context("it sleeps on")?]);
         // The image is as good as before.
         let (mut front, _) = self::restart(bed)?;
+        is_right(bed, &mut front)
+    });
+}
+
+/// The first of the bed's processes that has this word in its command line.
+fn process(bed: &Bed, word: &str) -> Option<i32> {
+    processes::of(bed.dir()).into_iter().find(|pid| processes::command_line(*pid).contains(word))
+}
+
+#[test]
+fn a_restart_whose_page_server_dies_begins_again() {
+    each_user(|bed| {
+        waiting(bed)?;
+        if !can_serve(bed) {
+            return Ok(());
+        }
+        let mut restart = bed.restart_command(JOB, &["--lazy"])?;
+        // An agent is started when there is a server; it waits with a process half built, long enough for this test.
+        let mut front = restart.env("HOLDFAST_FAULT", "seed-ready+4000").spawn()?;
+        bed.until("an agent", PATIENCE, || process(bed, " __agent ").is_some())?;
+        processes::kill(&[process(bed, " __pages ").context("a page server")?]);
         is_right(bed, &mut front)
     });
 }
