@@ -52,8 +52,8 @@ fn fails_once(user: User, fault: &str, app: &App) -> Result<()> {
     let pid = bed.wait_live(JOB, &mut front)?.context("a program")?;
     bed.until("the first line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     let failed = bed.say(&["checkpoint", JOB])?;
-    let log = fs::read(bed.job(JOB).join("agent.log")).context("the agent's log")?;
-    let log = String::from_utf8_lossy(&log).into_owned();
+    let read_log = || fs::read(bed.job(JOB).join("agent.log")).context("the agent's log");
+    let log = String::from_utf8_lossy(&read_log()?).into_owned();
     ensure!(log.contains("failed at the fault point"), "it is never passed: {}{log}", failed.stderr);
     // Of a frozen copy nothing is left either: it would have a tracer, and the program's folder.
     let traced =
@@ -61,7 +61,10 @@ fn fails_once(user: User, fault: &str, app: &App) -> Result<()> {
     bed.until("no tracer", PATIENCE, || traced().is_none()).with_context(|| log.clone())?;
     ensure!(!is_alone(pid) || !waits_for_child(pid), "an injected wait is left: {log}");
     // At the second pass, or when it is tried again, it succeeds.
-    bed.say(&["checkpoint", JOB])?.success().context("the next checkpoint")?;
+    bed.say(&["checkpoint", JOB])?.success().with_context(|| {
+        let log = read_log().unwrap_or_default();
+        format!("the next checkpoint of {pid}: {}{}", String::from_utf8_lossy(&log), bed.text("err"))
+    })?;
     bed.say(&["verify", JOB])?.success()?;
     bed.may_end()?;
     let code = shell_code(wait(&mut front, PATIENCE + expected.took * 4).context("the end of the program")?);

@@ -28,13 +28,53 @@ struct AtBarrier {
     trues: u32,
 }
 
+/// The threads that can run: a bit each, a word for each warp.
+#[derive(Debug)]
+struct Ready {
+    warps: Vec<u32>,
+    count: u32,
+}
+
+impl Ready {
+    fn all(count: u32) -> Ready {
+        let warp = |first: u32| u32::MAX >> (32 - (count - first).min(32));
+        Ready { warps: (0..count).step_by(32).map(warp).collect(), count }
+    }
+
+    /// Those of a warp.
+    fn of(&self, warp: usize) -> u32 {
+        self.warps[warp]
+    }
+
+    /// One that could run.
+    fn clear(&mut self, thread: usize) {
+        self.warps[thread / 32] &= !(1 << (thread % 32));
+        self.count -= 1;
+    }
+
+    /// One that could not.
+    fn set(&mut self, thread: usize) {
+        self.warps[thread / 32] |= 1 << (thread % 32);
+        self.count += 1;
+    }
+
+    /// The first one from `from` on, around the end.
+    fn next(&self, from: usize) -> Option<usize> {
+        let (warp, all) = (from / 32, self.warps.len());
+        let upper = self.warps[warp] & (u32::MAX << (from % 32));
+        let others = (1..=all).map(|n| (warp + n) % all).map(|n| (n, self.warps[n]));
+        let mut found = std::iter::once((warp, upper)).chain(others).filter(|(_, word)| *word != 0);
+        found.next().map(|(n, word)| n * 32 + word.trailing_zeros() as usize)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Block {
     id: [u32; 3],
     shared: Vec<u8>,
     threads: Vec<Thread>,
     live: u32,
-    ready: u32,
+    ready: Ready,
     turn: usize,
     barriers: [AtBarrier; 16],
     converging: u32,
@@ -60,7 +100,7 @@ impl Block {
             shared: vec![fill; bytes as usize],
             threads: (0..count).map(thread).collect(),
             live: count,
-            ready: count,
+            ready: Ready::all(count),
             turn: 0,
             barriers: Default::default(),
             converging: 0,
@@ -93,13 +133,11 @@ impl Block {
         most: u32,
         clock: u64,
     ) -> Result<u32, Failed> {
-        if self.ready == 0 {
+        if self.ready.count == 0 {
             self.release_all(machine);
         }
         let from = first.unwrap_or(self.turn);
-        let all = self.threads.len();
-        let next = (0..all).map(|n| (from + n) % all).find(|&n| self.threads[n].state == State::Ready);
-        let Some(at) = next else {
+        let Some(at) = self.ready.next(from) else {
             return Err(self.deadlock());
         };
         self.turn = at;
@@ -107,15 +145,14 @@ impl Block {
         let mut runner = Runner::new(machine, &mut self.shared, &mut self.threads[at], place);
         let (stop, used) = runner.run(most).map_err(|kind| (at, kind))?;
         match stop {
-            Stop::Slice => self.turn = (at + 1) % all,
+            Stop::Slice => self.turn = (at + 1) % self.threads.len(),
             Stop::Together => self.together(machine, at, place)?,
             Stop::Exited => self.exit(machine, at)?,
         }
         if self.converging > 0 {
             self.waited += 1;
             let warp = at / 32;
-            let busy = self.warp(warp).any(|n| self.threads[n].state == State::Ready);
-            if !busy {
+            if self.ready.of(warp) == 0 {
                 self.release(machine, warp);
             } else if self.waited > PATIENCE {
                 self.release_all(machine);
@@ -142,12 +179,12 @@ impl Block {
 
     fn wait(&mut self, thread: usize, state: State) {
         self.threads[thread].state = state;
-        self.ready -= 1;
+        self.ready.clear(thread);
     }
 
     fn wake(&mut self, thread: usize) {
         past(&mut self.threads[thread]);
-        self.ready += 1;
+        self.ready.set(thread);
     }
 
     fn exit<M: Memory + ?Sized>(&mut self, machine: &Machine<'_, M>, thread: usize) -> Result<(), Failed> {
@@ -261,6 +298,10 @@ impl Block {
         let State::Warp(mask) = self.threads[at].state else {
             return;
         };
+        // Most often: all lanes but the last one come here in vain.
+        if self.ready.of(at / 32) & mask != 0 {
+            return;
+        }
         let op_of = |thread: &Thread| match &machine.module.functions[thread.function].code[thread.pc].op {
             Op::Together(op) => Some(&**op),
             _ => None,

@@ -115,11 +115,20 @@ impl<'r, M: Memory + ?Sized> Runner<'r, M> {
         (self.reach.thread.register(guard.register) & 1 != 0) != guard.negated
     }
 
-    #[inline]
+    /// Inlined always: what nearly all operands are is worth no call.
+    #[inline(always)]
     pub(super) fn value(&self, operand: Operand) -> u64 {
         match operand {
             Operand::Register(register) => self.reach.thread.register(register),
             Operand::Value(value) => value,
+            _ => self.rare_value(operand),
+        }
+    }
+
+    #[inline(never)]
+    fn rare_value(&self, operand: Operand) -> u64 {
+        match operand {
+            Operand::Register(_) | Operand::Value(_) => 0,
             Operand::Global(variable, offset) => {
                 let address = self.reach.machine.addresses.get(variable as usize).copied().unwrap_or(0);
                 address.wrapping_add(offset as i64 as u64)
