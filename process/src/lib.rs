@@ -56,7 +56,7 @@ pub use job::target::{Adopted, Roster, Target};
 pub use mapped_files::MappedFiles;
 pub use namespaces::Namespaces;
 pub use options::{CutOptions, Engine, Plan, Planner};
-pub use refuse::process as refuse_process;
+pub use refuse::{is_unregistered, process as refuse_process};
 pub use tracer::{PartlyStopped, Tracer};
 pub use track::precopy_source::LiveMemory;
 pub use track::tracking::Tracking;

@@ -265,12 +265,17 @@ pub fn stranger(pid: i32) -> Refusal {
              group of its own (systemd-run --user --scope holdfast run), or that process before it",
         ),
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
-        _ => process(
-            pid,
-            "it is not registered: it was not started by holdfast (libholdfast is not loaded in it), or it is \
-             set-user-id or another user's, which cannot be checkpointed",
-        ),
+        _ => process(pid, NOT_REGISTERED),
     }
+}
+
+const NOT_REGISTERED: &str = "it is not registered: it was not started by holdfast (libholdfast is not loaded in it), \
+                              or it is set-user-id or another user's, which cannot be checkpointed";
+
+/// Whether this is about a process of which no more is known than that it has not registered: it may have been made, or
+/// have executed a program, just now.
+pub fn is_unregistered(refusal: &Refusal) -> bool {
+    matches!(refusal.subject, Subject::Process { .. }) && refusal.reason == NOT_REGISTERED
 }
 
 /// Whether a process runs as our user.

@@ -11,15 +11,18 @@ use super::error::CheckpointError;
 use super::estimate;
 use super::events::{Event, Reporter};
 use super::headroom::Headroom;
+use super::processes::Processes;
 use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::OutsideChoice;
 use holdfast_image::control::Reply;
-use holdfast_image::refusal::{Checked, Finding, one_per_object};
-use holdfast_process::{CheckError, CheckOptions, Members, check};
+use holdfast_image::refusal::{Checked, Finding, Refusal, one_per_object};
+use holdfast_process::{Awaited, CheckError, CheckOptions, Members, check, is_unregistered};
+use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 /// Who waits for a look.
 #[derive(Debug, Default)]
@@ -60,19 +63,43 @@ impl Checks {
 /// EAGAIN: no thread can be made.
 pub fn start(
     context: Arc<JobContext>,
-    members: Members,
+    processes: Arc<Mutex<Processes>>,
     inherited_fds: Vec<InheritedFd>,
     reporter: Reporter,
 ) -> io::Result<()> {
     // The loop does not wait for its end: it only looks.
     thread::Builder::new().name("check".into()).spawn(move || {
-        let reply = match look(&context, &members, &inherited_fds) {
-            Ok(checked) => Reply::Checked(bounded(checked)),
-            Err(error) => Reply::Error { message: error.to_string() },
+        let reply = match settled_look(&context, &processes, &inherited_fds) {
+            Some(Ok(checked)) => Reply::Checked(bounded(checked)),
+            Some(Err(error)) => Reply::Error { message: error.to_string() },
+            None => Reply::NoProgram { awaited: processes.lock().awaited },
         };
         reporter.report(Event::Checked(reply));
     })?;
     Ok(())
+}
+
+/// As a checkpoint, this waits for processes that have not registered yet. `None`: no process is left.
+fn settled_look(
+    context: &JobContext,
+    processes: &Mutex<Processes>,
+    inherited_fds: &[InheritedFd],
+) -> Option<Result<Checked, CheckError>> {
+    let begun = Instant::now();
+    let mut awaited = Awaited::new(begun);
+    loop {
+        let members = processes.lock().members()?;
+        let checked = match look(context, &members, inherited_fds) {
+            Ok(checked) => checked,
+            Err(error) => return Some(Err(error)),
+        };
+        let refusals = checked.findings.iter().map(|finding| &finding.refusal);
+        let met: Vec<Refusal> = refusals.filter(|refusal| is_unregistered(refusal)).cloned().collect();
+        if met.is_empty() || awaited.has_had(cut::PATIENCE, &met) || begun.elapsed() > cut::BUSY {
+            return Some(Ok(checked));
+        }
+        thread::sleep(cut::FIRST_PAUSE);
+    }
 }
 
 fn look(
@@ -138,7 +165,7 @@ fn bounded(mut checked: Checked) -> Checked {
 mod tests {
     use super::*;
     use holdfast_image::control::MAX_MESSAGE;
-    use holdfast_image::refusal::{Refusal, Subject};
+    use holdfast_image::refusal::Subject;
 
     #[test]
     fn no_request_gets_what_was_found_before_it() {

@@ -32,13 +32,13 @@ use std::time::{Duration, Instant};
 
 /// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from
 /// stopping.
-const BUSY: Duration = Duration::from_secs(10);
+pub(super) const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// How long a process may take from its birth to its registration, while it has a processor, and how often that is
 /// looked for.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// How often a cut is begun anew because a process has begun to use CUDA.
 const CUDA_TRIES: u32 = 3;

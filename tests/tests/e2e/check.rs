@@ -336,6 +336,35 @@ fn a_child_belongs_to_the_job() {
 }
 
 /// A pipe that the program was started with leads outside and is no obstacle: the agent knows.
+/// A child whose libraries take half a second before libholdfast's turn comes.
+#[test]
+fn a_child_that_has_not_registered_yet_is_awaited() {
+    const SLOW: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void slow(void)
+{
+    if (getenv("SLOW") == NULL) return;
+    close(open("begun", O_CREAT | O_WRONLY, 0600));
+    usleep(500000);
+}
+"#;
+    let script = "echo ready; for i in 1 2 3; do SLOW=1 LD_PRELOAD=\"$LD_PRELOAD:$PWD/slow.so\" \
+                  sh -c 'unset SLOW; until [ -e go ]; do sleep 0.1; done'; done";
+    let app = App::real("slow", &["/bin/bash", "-c", script]).prepared("gcc -shared -fPIC -o slow.so slow.c");
+    as_both(|bed| {
+        fs::write(bed.work().join("slow.c"), SLOW)?;
+        app.prepare(bed)?;
+        let (mut front, _) = start(bed, "w", &app)?.context("a program")?;
+        bed.until("the child", PATIENCE, || bed.work().join("begun").exists())?;
+        good(bed, "w")?;
+        bed.create("go")?;
+        ensure!(shell_code(wait(&mut front, PATIENCE)?) == 0, "{}", bed.text("out"));
+        Ok(())
+    });
+}
+
 #[test]
 fn what_the_program_was_started_with_is_accepted() {
     as_both(|bed| {

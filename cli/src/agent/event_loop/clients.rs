@@ -171,17 +171,13 @@ impl EventLoop {
     /// their requests.
     fn start_checks(&mut self) {
         let Some(clients) = self.checks.begin() else { return };
-        let members = self.processes().members();
-        let started = match members {
-            None => Err(Reply::NoProgram { awaited: self.processes().awaited }),
-            Some(members) => {
-                let inherited_fds = self.inherited_fds.clone().unwrap_or_default();
-                checks::start(Arc::clone(&self.context), members, inherited_fds, self.reporter.clone())
-                    .map_err(|error| Reply::Error {
-                        message: format!("starting the thread that looks at the program: {error}"),
-                    })
-            }
-        };
+        let inherited_fds = self.inherited_fds.clone().unwrap_or_default();
+        let processes = Arc::clone(&self.processes);
+        let started =
+            checks::start(Arc::clone(&self.context), processes, inherited_fds, self.reporter.clone())
+                .map_err(|error| Reply::Error {
+                    message: format!("starting the thread that looks at the program: {error}"),
+                });
         match started {
             Ok(()) => self.checks.under_way(clients),
             Err(reply) => clients.into_iter().for_each(|id| self.answer(id, &reply)),
