@@ -29,19 +29,31 @@ pub struct PageServer {
 const END: Duration = Duration::from_secs(1);
 
 impl PageServer {
-    /// A restart failed. If that is because the server has ended, the failure says so, and another try meets another
-    /// one.
+    /// A restart failed. If that is because the server has ended, the failure says so.
     pub fn explain(&self, failure: Failure) -> Failure {
-        let has_ended = || {
-            self.process.as_ref().is_some_and(|it| poll::readable_within(it.as_fd(), END).unwrap_or(false))
-        };
-        if failure.kind != FailureKind::Other || !has_ended() {
+        if failure.kind != FailureKind::Other || !self.has_ended(END) {
             return failure;
         }
-        let message =
-            format!("{failure}; the page server has ended meanwhile: restart again, or with --eager");
-        Failure { message, kind: FailureKind::Transient, ..failure }
+        Failure { exit: failure.exit, ..gone(format!("{failure}; ")) }
     }
+
+    /// Before the program runs.
+    ///
+    /// # Errors
+    /// The server has ended: a page that is nowhere but in the image would kill the program.
+    pub fn is_there(&self) -> Result<(), Failure> {
+        if self.has_ended(Duration::ZERO) { Err(gone(String::new())) } else { Ok(()) }
+    }
+
+    fn has_ended(&self, within: Duration) -> bool {
+        self.process.as_ref().is_some_and(|it| poll::readable_within(it.as_fd(), within).unwrap_or(false))
+    }
+}
+
+/// Another try meets another server.
+fn gone(what: String) -> Failure {
+    let message = what + "the page server has ended before the program ran: restart again, or with --eager";
+    Failure { kind: FailureKind::Transient, ..Failure::new(crate::exit::Exit::Internal, message) }
 }
 
 /// From so many bytes on that would be copied otherwise.

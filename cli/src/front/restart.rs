@@ -322,7 +322,7 @@ fn start(
         if matches!(error, RebuildError::InUse(_)) { with_holders(failure, record) } else { failure }
     })?;
     said.append(&mut spawned.notes);
-    let runs = wait_until_it_runs(&agent, state, request.job, said);
+    let runs = wait_until_it_runs(&agent, state, (request.job, served.as_ref()), said);
     let told = match runs {
         Ok(told) => told,
         Err(failure) => {
@@ -370,7 +370,7 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
     if !matches!(error, RebuildError::PeerGone(_) | RebuildError::Ended { .. }) {
         return own;
     }
-    let told = wait_until_it_runs(agent, state, job, Vec::new()).err();
+    let told = wait_until_it_runs(agent, state, (job, None), Vec::new()).err();
     told.filter(|told| told.kind != FailureKind::FrontGone).unwrap_or(own)
 }
 
@@ -387,7 +387,7 @@ struct Told {
 fn wait_until_it_runs(
     agent: &Launched,
     state: &StartState,
-    job: &Job,
+    (job, served): (&Job, Option<&PageServer>),
     mut said: Vec<String>,
 ) -> Result<Told, Failure> {
     let mut bar = report::Transient::default();
@@ -408,6 +408,7 @@ fn wait_until_it_runs(
                     return Err(Failure { exit, message, kind });
                 }
                 Ok(Some(Tell::Resuming { notes })) => {
+                    served.map_or(Ok(()), PageServer::is_there)?;
                     bar = report::Transient::default();
                     said.extend(notes);
                     report::notes(&std::mem::take(&mut said));
