@@ -26,6 +26,8 @@ use thiserror::Error;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 pub const OUT_OF_MEMORY: i32 = 2;
+/// CUDA_ERROR_DEVICE_UNAVAILABLE ("often ... due to use of CU_COMPUTEMODE_EXCLUSIVE_PROCESS").
+const UNAVAILABLE: i32 = 46;
 /// CUDA_ERROR_INVALID_VALUE.
 const INVALID_VALUE: i32 = 1;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
@@ -165,7 +167,13 @@ pub fn open(path: &Path) -> Result<Vec<Device>, String> {
         call!(functions, device_count, &raw mut count)?;
         (0..count).map(|number| Device::open(&functions, number)).collect()
     };
-    devices().map_err(|failed| error(failed.to_string()))
+    devices().map_err(|failed| match failed.code {
+        UNAVAILABLE => error(format!(
+            "{failed}; another process may have the device for itself (compute mode EXCLUSIVE_PROCESS: \
+             `nvidia-smi -c DEFAULT` ends it)"
+        )),
+        _ => error(failed.to_string()),
+    })
 }
 
 impl Device {

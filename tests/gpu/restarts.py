@@ -37,7 +37,7 @@ NO_RESTARTS = bool(os.environ.get("NO_RESTARTS"))
 NEEDS = {"train.py": ("torch", "2000"), "arrays.py": ("cupy", "200"), "compiled.py": ("jax", "200"),
          "kernels.py": ("numba.cuda", "200"), "bindings.py": ("cuda.bindings.nvrtc", "100"),
          "compiled_python.py": ("numba.cuda, cuda.bindings.driver", "100"), "tensors.py": ("tinygrad", "100"),
-         "fields.py": ("taichi", "100")}
+         "fields.py": ("taichi", "100"), "classic.py": ("pycuda.driver, cuda.bindings.nvrtc", "100")}
 # What `holdfast run` has to be told for a kind: a library is bound deeply only where jemalloc does not serve.
 OPTIONS = {"deep": ["--malloc", "system"]}
 # Where what failed leaves what was said meanwhile.

@@ -216,6 +216,29 @@ fn moves_through_pinned_memory_as_fast_as_the_device_copies() {
     });
 }
 
+/// In compute mode EXCLUSIVE_PROCESS a keeper gets no context: memory is the driver's, and the log names the mode.
+#[test]
+fn a_device_that_one_process_has_for_itself_has_no_keeper() {
+    each_user(|bed| {
+        let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+        let words = ["env", "-u", "STAND_IN_FAIL", &program, "30", "2", "3"];
+        let mut command = bed.staying_command(JOB, &[], &words)?;
+        command.env("STAND_IN_FAIL", "cuDevicePrimaryCtxRetain:46");
+        let mut front = with_keeper(bed, &mut command)?.spawn()?;
+        bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+        lines(bed, 2)?;
+        checkpoint(bed)?;
+        let log = std::fs::read_to_string(bed.job(JOB).join("agent.log"))?;
+        ensure!(
+            log.contains("no device memory is kept outside") && log.contains("EXCLUSIVE_PROCESS"),
+            "{log}"
+        );
+        let checked = say(bed, &["check", JOB])?.success()?;
+        ensure!(checked.stdout.contains("kept by the driver"), "{}", checked.stdout);
+        ends_well(bed, &mut front)
+    });
+}
+
 /// The keeper has what the program has let go of, whatever becomes of the agent.
 #[test]
 fn outlives_the_agent() {

@@ -14,6 +14,7 @@
 mod entry;
 mod memory;
 mod objects;
+mod old;
 mod private;
 mod work;
 
@@ -38,7 +39,8 @@ functions! {
 
 /// All of them.
 fn all() -> impl Iterator<Item = &'static Entry> {
-    TABLE.iter().chain(objects::TABLE).chain(memory::TABLE).chain(work::TABLE).flat_map(|rows| rows.iter())
+    let others = objects::TABLE.iter().chain(memory::TABLE).chain(work::TABLE).chain(old::TABLE);
+    TABLE.iter().chain(others).flat_map(|rows| rows.iter())
 }
 
 /// The newest function of a name that a version of CUDA has: of the two sets that the flags choose between.
