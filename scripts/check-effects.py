@@ -141,6 +141,8 @@ BESIDE = [
     ("the restart's own descriptors, messages and namespaces", "new_process/child.rs",
      "clock::move_ahead_at_exec scm::send", "its own time namespace; a pair of sockets"),
     ("the restart's own descriptors, messages and namespaces", "new_process/files.rs", "objects::open", "/dev/null"),
+    ("the restart's own descriptors, messages and namespaces", "new_process/namespaces.rs", "File::open fs::write",
+     "files of /proc of a process that it has made for that and that is its own child"),
     ("the restart's own descriptors, messages and namespaces", "new_process/shared_memory.rs",
      "File::open set_len set_permissions", "/dev/urandom; files in memory that are new"),
     ("the restart's own descriptors, messages and namespaces", "front/namespace.rs",

@@ -38,6 +38,7 @@ mod ipc;
 pub mod kinds;
 pub mod ldt;
 pub mod manifest;
+pub mod namespaces;
 pub mod objects;
 pub mod page_set;
 pub mod pages;

@@ -10,6 +10,8 @@ use crate::bytes::{Blob, Name};
 use crate::credentials::Credentials;
 use crate::cuda::CudaRecord;
 pub use crate::files::*;
+pub use crate::namespaces::RootFolder;
+use crate::namespaces::{self, NamespaceRecord};
 use crate::objects::ObjectRecord;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
@@ -43,6 +45,13 @@ pub struct ProcessRecord {
     /// Its root directory, if that is not the one of its job (chroot(2)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootFolder>,
+    /// The namespaces that it is in and that programs of the job have made: places in
+    /// [`ProcessRecord::made_namespaces`] of the first process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<u32>,
+    /// In the record of the first process: all of those.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made_namespaces: Vec<NamespaceRecord>,
     /// `Umask` of `/proc/PID/status`.
     pub umask: u32,
     /// `prlimit(2)`, all resources.
@@ -101,16 +110,6 @@ pub struct ProcessRecord {
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
-}
-
-/// A root directory.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RootFolder {
-    /// Where it is, from the root of the job. All other paths of the process begin there, too.
-    pub path: Name,
-    /// Which directory it was, and whose.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inode: Option<Inode>,
 }
 
 /// A child that has ended.
@@ -454,6 +453,8 @@ impl ProcessRecord {
             if process.space >= address_space::DEVICES || !spaces.insert(process.space) {
                 return Err(format!("process {pid} has no address space of its own"));
             }
+            namespaces::check(&self.made_namespaces, &process.namespaces)
+                .map_err(|what| format!("process {pid}: {what}"))?;
             process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;
         }
         self.check_objects()?;
@@ -461,8 +462,12 @@ impl ProcessRecord {
         let regions = self.processes().flat_map(|process| &process.regions);
         sysv_shm::check(&self.files.segments, regions)?;
         sysv_shm::check_contents(&self.files.segments, &self.files.segment_contents)?;
-        match self.others.iter().find(|other| !other.others.is_empty() || other.files.has_what_is_kept_once())
-        {
+        let has_what_is_kept_once = |other: &&ProcessRecord| {
+            !other.others.is_empty()
+                || !other.made_namespaces.is_empty()
+                || other.files.has_what_is_kept_once()
+        };
+        match self.others.iter().find(has_what_is_kept_once) {
             Some(other) => Err(format!("process {} holds what only the first may", other.pid)),
             None => Ok(()),
         }

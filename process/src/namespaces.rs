@@ -1,5 +1,6 @@
-//! The namespaces of a thread, and the root directory of its process. A restart makes none of the namespaces again: all
-//! processes of a job must have those of the job. Other root directories are the business of `capture::root`.
+//! The namespaces of a thread, and the root directory of its process. Of some kinds a restart makes anew what programs
+//! have made ([`MADE_ANEW`], `capture::namespaces`); in those of other kinds all processes of a job must be where the
+//! job is. Other root directories are the business of `capture::root`.
 //!
 //! Those are the agent's (the program was started beside it), or what the restart gave the first process: a user, a pid
 //! and a mount namespace, a time namespace. Used by `refuse`, and by `rebuild` for what it made.
@@ -23,6 +24,9 @@ const KINDS: [(&str, &str); 8] = [
     ("time_for_children", "time"),
 ];
 const PID: &str = "pid_for_children";
+
+/// Kinds of which a restart makes others than the job's anew.
+pub const MADE_ANEW: [&str; 4] = ["uts", "ipc", "network", "user"];
 
 /// See the head of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -72,6 +76,13 @@ impl Namespaces {
             .collect()
     }
 
+    /// The inode of one, by the name of its kind.
+    pub fn inode(&self, kind: &str) -> Option<u64> {
+        let place = KINDS.iter().position(|(_, name)| *name == kind)?;
+        let link = std::str::from_utf8(self.links.get(place)?.as_deref()?).ok()?;
+        link.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+    }
+
     /// Whether the root directory is another one than that with this device and inode.
     pub fn has_other_root(&self, other: (u64, u64)) -> bool {
         self.root.is_some_and(|own| own != other)
@@ -115,5 +126,6 @@ mod tests {
         let mut empty = empty;
         empty.links[6] = None;
         assert_eq!(own.differing(&empty), ["pid"]);
+        assert_eq!((other.inode("uts"), other.inode("time"), other.inode("x")), (Some(1), None, None));
     }
 }

@@ -4,9 +4,9 @@
 //! they must call the same. Mappings and open files have their refusals where they are understood (`capture`). Nothing
 //! here fails: what has ended meanwhile is no reason to refuse.
 
-use crate::capture::root;
+use crate::capture::{namespaces, root};
 use crate::error::CutError;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{MADE_ANEW, Namespaces};
 use crate::thread_pool;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
@@ -114,8 +114,17 @@ impl Confinement {
         Some(Confinement { pid, tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
     }
 
-    fn reasons(&self, job: &Namespaces) -> Vec<String> {
-        let differing = self.namespaces.differing(job);
+    /// `process`: the first thread of its process, if it is another one.
+    fn reasons(&self, job: &Namespaces, process: Option<&Confinement>) -> Vec<String> {
+        let mut differing = self.namespaces.differing(job);
+        let alike = |kind: &&str| {
+            process.is_none_or(|process| process.namespaces.inode(kind) == self.namespaces.inode(kind))
+        };
+        differing.retain(|kind| !MADE_ANEW.contains(kind) || !alike(kind));
+        let others = match process {
+            None if differing.is_empty() => namespaces::others(self.pid, &self.namespaces, job).err(),
+            _ => None,
+        };
         let namespaces = (!differing.is_empty()).then(|| {
             format!(
                 "it has left the namespaces of its job ({}), which is not supported: start `holdfast run` inside the \
@@ -125,7 +134,7 @@ impl Confinement {
         });
         // In another mount namespace it is another one by nature.
         let root = if differing.is_empty() { root::of(self.pid, job).err() } else { None };
-        self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(root).collect()
+        self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(others).chain(root).collect()
     }
 }
 
@@ -168,9 +177,9 @@ pub fn confined(pid: i32, tids: &[i32], job: &Namespaces) -> Vec<Refusal> {
     let all: Vec<Confinement> =
         thread_pool::map(tids, thread_pool::workers(), look).into_iter().flatten().collect();
     let Some(first) = all.iter().find(|one| one.tid == pid).or(all.first()) else { return Vec::new() };
-    let of_process = first.reasons(job);
+    let of_process = first.reasons(job, None);
     let of_threads = all.iter().flat_map(|one| {
-        let own = one.reasons(job).into_iter().filter(|reason| !of_process.contains(reason));
+        let own = one.reasons(job, Some(first)).into_iter().filter(|reason| !of_process.contains(reason));
         own.map(|reason| thread(one.inner, reason)).collect::<Vec<_>>()
     });
     let of_threads: Vec<Refusal> = of_threads.collect();

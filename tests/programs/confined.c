@@ -1,6 +1,6 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
- * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), landlock, thread_uts, thread_filter,
- * thread_strict, child_network, child_landlock, child_files, child_folder */
+ * KIND: a namespace (mount, cgroup, pid, time; socket, nested: what is in one), landlock, thread_uts,
+ * thread_filter, thread_strict, child_mount, child_landlock, child_files, child_folder */
 #include "rounds.h"
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,10 +28,18 @@ static void leave(int namespace)
 }
 
 static void mount_namespace(void) { leave(CLONE_NEWNS); }
-static void uts(void) { leave(CLONE_NEWUTS); }
-static void ipc(void) { leave(CLONE_NEWIPC); }
-static void network(void) { leave(CLONE_NEWNET); }
-static void user(void) { leave(CLONE_NEWUSER); }
+
+static void with_socket(void)
+{
+    leave(CLONE_NEWNET);
+    CHECK(socket(AF_INET, SOCK_DGRAM, 0) >= 0);
+}
+
+static void nested(void)
+{
+    if (unshare(CLONE_NEWUSER) != 0 || unshare(CLONE_NEWUSER) != 0) not_here("unshare");
+}
+
 static void cgroup(void) { leave(CLONE_NEWCGROUP); }
 static void pid(void) { leave(CLONE_NEWPID); }
 static void time_namespace(void) { leave(CLONE_NEWTIME); }
@@ -113,16 +122,16 @@ static void in_child(void (*confine)(void), unsigned long flags)
     if (read(told[0], &byte, 1) != 1) exit(77);
 }
 
-static void child_network(void) { in_child(network, 0); }
+static void child_mount(void) { in_child(mount_namespace, 0); }
 static void child_landlock(void) { in_child(landlock, 0); }
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
 static void child_folder(void) { in_child(NULL, CLONE_FS); }
 
 static const struct kind kinds[] = {
-    {"mount", mount_namespace, NULL}, {"uts", uts, NULL}, {"ipc", ipc, NULL}, {"network", network, NULL},
-    {"user", user, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL},
-    {"thread_uts", thread_uts, NULL}, {"thread_filter", thread_filter, NULL},
-    {"thread_strict", thread_strict, NULL}, {"child_network", child_network, NULL},
+    {"mount", mount_namespace, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL},
+    {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
+    {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL}, {"thread_filter", thread_filter, NULL},
+    {"thread_strict", thread_strict, NULL}, {"child_mount", child_mount, NULL},
     {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
     {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
 

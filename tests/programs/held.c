@@ -399,6 +399,13 @@ static void traced(void)
     if (byte != 'y') not_here("ptrace");
 }
 
+/* An ordinary user needs a user namespace for it. */
+static void own_objects(void)
+{
+    if (unshare(CLONE_NEWIPC) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWIPC) != 0) not_here("unshare");
+    CHECK(semget(IPC_PRIVATE, 1, 0600) >= 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -421,7 +428,8 @@ int main(int argc, char **argv)
                  {"shut", shut}, {"name", name}, {"dead_folder", dead_folder}, {"folder_of_child", folder_of_child},
                  {"traced", traced},
                  {"counter_memory", counter_memory},
-                 {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}, {"sets", sets}};
+                 {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}, {"sets", sets},
+                 {"own_objects", own_objects}};
     if (argc < 3) return 2;
     outside = argc > 3 ? argv[3] : "";
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

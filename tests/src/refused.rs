@@ -77,23 +77,22 @@ macro_rules! refused {
             mount_namespace: "confined" "mount" "45" =>
                 "A program in a mount namespace of its own (unshare, bwrap, containers)",
                 refused "process" "left the namespaces of its job" "mount";
-            uts_namespace: "confined" "uts" "45" => "A uts namespace of its own",
-                refused "process" "left the namespaces of its job" "uts";
-            ipc_namespace: "confined" "ipc" "45" => "An ipc namespace of its own",
-                refused "process" "left the namespaces of its job" "ipc";
-            network_namespace: "confined" "network" "45" => "A network namespace of its own",
-                refused "process" "left the namespaces of its job" "network";
-            user_namespace: "confined" "user" "45" => "A user namespace of its own",
-                refused "process" "left the namespaces of its job" "user";
             cgroup_namespace: "confined" "cgroup" "45" => "A cgroup namespace of its own",
                 refused "process" "left the namespaces of its job" "cgroup";
             pid_namespace: "confined" "pid" "45" => "A pid namespace for its children",
                 refused "process" "left the namespaces of its job" "pid";
             time_namespace: "confined" "time" "45" => "A time namespace for its children",
                 refused "process" "left the namespaces of its job" "time";
-            namespace_of_a_child: "confined" "child_network" "45" =>
-                "A child in a network namespace of its own",
-                refused "process" "left the namespaces of its job" "network";
+            socket_in_a_network_namespace: "confined" "socket" "45" => "A socket in a network namespace of its own",
+                refused "fd " "network namespace of its own";
+            objects_in_an_ipc_namespace: "held" "own_objects" "15" =>
+                "System V objects in an ipc namespace of its own",
+                refused "process" "System V objects in its ipc namespace";
+            user_namespace_in_another: "confined" "nested" "45" => "A user namespace within one of its own",
+                refused "process" "user namespace that is neither its own nor its job's";
+            mount_namespace_of_a_child: "confined" "child_mount" "45" =>
+                "A child in a mount namespace of its own",
+                refused "process" "left the namespaces of its job" "mount";
             namespace_of_a_thread: "confined" "thread_uts" "45" => "A thread in a uts namespace of its own",
                 refused "thread" "left the namespaces of its job (uts)", only Root;
             landlock_domain: "confined" "landlock" "45" => "A Landlock domain (landlock_restrict_self)",

@@ -458,6 +458,14 @@ macro_rules! suite {
                 #[short] rooted_inside: "rooted" "inside" => "Another root directory", root "chroot";
                 rooted_outside: "rooted" "outside" => "The same with a working folder outside", root "chroot";
                 #[short] rooted_child: "rooted" "child" => "A child with another root directory", root "chroot";
+                apart_names: "apart" "names" => "A uts namespace of its own";
+                apart_objects: "apart" "objects" => "An ipc namespace of its own";
+                apart_loopback: "apart" "loopback" => "A network namespace of its own with loopback, without sockets";
+                apart_root: "apart" "root" => "A user namespace of its own, as root inside (unshare -Ur)";
+                apart_same: "apart" "same" => "The same, as who it was";
+                #[short] apart_all: "apart" "all" => "All four of them";
+                #[short] apart_threads: "apart" "threads" => "Threads in a user namespace of their own";
+                #[short] apart_child: "apart" "child" => "A child in namespaces of its own";
                 tree_many: "tree_many" => "Twenty workers with pipes";
                 tree_pairs_stream: "tree_pairs" "stream" =>
                     "Stream socket pairs between processes; descriptors handed over";

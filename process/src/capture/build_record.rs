@@ -6,6 +6,7 @@
 use crate::capture::capture_job::{self, Captured, CapturedProcess};
 use crate::capture::contents::Taken;
 use crate::capture::files::inotify::{self, Watching};
+use crate::capture::made_namespaces::{self, Made};
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
@@ -183,12 +184,17 @@ fn describe_all(
     else {
         return Err(CutError::Gone);
     };
+    let made: Vec<&[Made]> = processes.iter().map(|one| &one.inside.seen.namespaces[..]).collect();
+    let (made_namespaces, mut places) =
+        made_namespaces::list(&made).map_err(|why| CutError::Refused(vec![refuse::process(program, why)]))?;
+    places.reverse();
     let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
     for process in processes {
         let (pid, space) = (process.target.pid, process.target.space);
         let own = retained.iter().find(|(other, _)| *other == space).map(|(_, retained)| retained);
-        let (record, memory, cut_memory) = describe(process, own, options, state, &once)
+        let (mut record, memory, cut_memory) = describe(process, own, options, state, &once)
             .map_err(|error| process_errors::named(error, several, pid))?;
+        record.namespaces = places.pop().unwrap_or_default();
         // The parent by its id here; it gets the one that the processes know below.
         records.push((pid, record));
         members.push((space, memory));
@@ -199,6 +205,7 @@ fn describe_all(
     if !nested {
         record.last_id = ids::last();
     }
+    record.made_namespaces = made_namespaces;
     (record.files.nameless, record.files.segments, record.files.ipc) =
         (once.nameless, once.segments, once.ipc);
     record.files.segment_contents = once.segment_contents;
@@ -446,6 +453,8 @@ fn record(
         sid: status.innermost("NSsid").unwrap_or(0),
         exe,
         root: surroundings.root,
+        namespaces: Vec::new(),
+        made_namespaces: Vec::new(),
         cwd: surroundings.cwd.path,
         cwd_deleted: surroundings.cwd.deleted,
         cwd_inode: Some(surroundings.cwd.inode),
@@ -470,7 +479,7 @@ fn record(
         flags: scenery.flags,
         attributes: seen.process.attributes,
         ldt: seen.ldt,
-        rights: credentials::of(status),
+        rights: credentials::of(status, seen.namespaces.iter().any(Made::is_user)),
         cuda: None,
         space: target.space,
         zombies,

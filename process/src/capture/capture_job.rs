@@ -172,7 +172,7 @@ fn observe(
         })?;
         advance(asked, |process, asked| {
             let kept = state.of(&process.target);
-            capture_process::look(process, asked, kept)
+            capture_process::look(process, asked, options, kept)
         })
     });
     let both = join(seen?, surroundings)?;

@@ -9,7 +9,7 @@ use crate::capture::identity::{SharedFiles, inode_of};
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
-use crate::capture::{attributes, landlock, ldt, root};
+use crate::capture::{attributes, landlock, ldt, made_namespaces, root};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
@@ -83,7 +83,12 @@ pub fn ask(
 ///
 /// # Errors
 /// A call in it failed.
-pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> Result<Seen, CutError> {
+pub fn look(
+    process: &mut StoppedProcess<()>,
+    asked: Asked,
+    options: &CutOptions,
+    kept: &mut Kept,
+) -> Result<Seen, CutError> {
     let StoppedProcess { target, before, held, .. } = process;
     let (pid, area) = (target.pid, &target.area);
     let Asked { repaired, mapped, mapping_flags, mut facts, host, question } = asked;
@@ -113,7 +118,9 @@ pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> 
     let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
+    let namespaces = made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces)?;
     Ok(Seen {
+        namespaces,
         live,
         inner_pid,
         host,

@@ -1,7 +1,8 @@
 //! Who a process is, if that is not who the agent is: from the status files of both.
 //!
 //! Called inside the stop with what is read already. Only root's agent can find such processes: one of an ordinary user
-//! may not trace them. Fails by: a line that is not understood counts as no difference.
+//! may not trace them, but in a user namespace that they have made. Fails by: a line that is not understood counts as
+//! no difference.
 
 use holdfast_image::credentials::Credentials;
 use holdfast_sys::procfs::Status;
@@ -11,8 +12,12 @@ const IDS: [&str; 3] = ["Uid", "Gid", "Groups"];
 /// In the order of [`Credentials::capabilities`].
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// `None`: the process is who the agent is, and so is a new one at a restart.
-pub fn of(status: &Status) -> Option<Credentials> {
+/// `None`: the process is who the agent is, and so is a new one at a restart. In a user namespace of its own
+/// (`is_apart`) it has rights of its own.
+pub fn of(status: &Status, is_apart: bool) -> Option<Credentials> {
+    if is_apart {
+        return parse(status);
+    }
     if unix_socket::effective_user() != 0 {
         return None;
     }

@@ -4,7 +4,7 @@
 //!   shared memory is copied. * [`files`]: descriptors and data in flight.
 //! * [`name_caches`]: what nscd and SSSD have given the process.
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
-//! * [`root`]: the root directory.
+//! * [`root`]: the root directory. * [`namespaces`]: those that it has made.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
 //! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments.
@@ -31,10 +31,12 @@ pub mod ipc;
 pub mod landlock;
 pub mod last_pid;
 pub mod ldt;
+pub mod made_namespaces;
 pub mod map_flags;
 pub mod maps;
 pub mod mlock;
 pub mod name_caches;
+pub mod namespaces;
 pub mod open_file;
 pub mod own_proc;
 pub mod processor;

@@ -1,6 +1,6 @@
 //! Descriptors that the new processes have open over their exec, for the agent: their numbers, which both halves of
 //! a restart compute from the record ([`holdfast_image::spare_numbers`]): unlinked files, then memory that several
-//! processes share, then what processes have in common by copy-on-write.
+//! processes share, then what processes have in common by copy-on-write, then namespaces.
 
 use super::job::Job;
 use holdfast_image::record::{Backing, Region};
@@ -52,6 +52,11 @@ fn end(job: &Job<'_>, several: &BTreeMap<u64, SharedObject>) -> i32 {
 /// The number of the file in all new processes: the first after those of shared memory.
 pub fn of_common(job: &Job<'_>, several: &BTreeMap<u64, SharedObject>) -> i32 {
     end(job, several)
+}
+
+/// The number of a namespace in all new processes, by its place: behind all others.
+pub fn of_namespace(job: &Job<'_>, several: &BTreeMap<u64, SharedObject>, place: usize) -> i32 {
+    of_common(job, several) + 1 + i32::try_from(place).unwrap_or(i32::MAX / 4)
 }
 
 /// Whether a job has such a file.

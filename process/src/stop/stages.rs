@@ -4,6 +4,7 @@
 
 use crate::capture::cwd::Folder;
 use crate::capture::identity::SharedFiles;
+use crate::capture::made_namespaces::Made;
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
 use crate::inject::live_thread::LiveThread;
@@ -75,6 +76,8 @@ pub struct Seen {
     pub process: ProcessFacts,
     /// Its local descriptor table.
     pub ldt: Blob,
+    /// Namespaces that it is in and that are not the job's.
+    pub namespaces: Vec<Made>,
     /// POSIX timers.
     pub timers: Vec<PosixTimer>,
     /// Signals pending for the process.

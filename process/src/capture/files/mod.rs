@@ -76,6 +76,8 @@ pub struct FileReader<'a> {
     found: Vec<Found>,
     /// Places in `found`, by inode.
     places: HashMap<u64, Vec<usize>>,
+    /// Whether each holder is in another network namespace than we are, once it was asked for.
+    apart: OnceCell<Vec<bool>>,
     /// All unix sockets of the host, once they were asked for.
     unixes: OnceCell<HashMap<u64, UnixSocket>>,
     /// Its TCP connections, once they were asked for.
@@ -124,6 +126,7 @@ impl<'a> FileReader<'a> {
             look,
             found,
             places,
+            apart: OnceCell::new(),
             unixes: OnceCell::new(),
             streams: OnceCell::new(),
             stream_ends: OnceCell::new(),

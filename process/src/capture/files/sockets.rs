@@ -12,7 +12,7 @@ use crate::capture::name_caches;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::{self, UnixSocket};
-use holdfast_sys::{fd, objects, socket, unix_socket};
+use holdfast_sys::{fd, objects, procfs, socket, unix_socket};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,23 @@ impl FileReader<'_> {
     ///
     /// # Errors
     /// Why it cannot be restored.
+    /// Whether its process is in another network namespace than we are: nothing is told of its sockets here.
+    fn is_apart(&self, found: &Found) -> bool {
+        let of = |who: &str| procfs::link(&format!("/proc/{who}/ns/net")).ok();
+        let apart = self.apart.get_or_init(|| {
+            let own = of("self");
+            let is_apart = |pid: i32| of(&pid.to_string()).is_some_and(|its| own.as_ref() != Some(&its));
+            self.holders.iter().map(|holder| is_apart(holder.pid)).collect()
+        });
+        apart.get(found.holder) == Some(&true)
+    }
+
     pub(super) fn socket(&self, found: &Found) -> Result<Object, Obstacle> {
+        if self.is_apart(found) {
+            let what = "a socket of a process in a network namespace of its own, which is not supported: start \
+                        `holdfast run` inside";
+            return self.inherited(found, what);
+        }
         let taken = self.take(found)?;
         let option = |option| fd::socket_option(taken.as_fd(), option);
         let socket_type = option(libc::SO_TYPE).map_err(|error| error.to_string())?;

@@ -9,8 +9,10 @@ use super::remote_calls::{Batch, Need};
 use super::threads::NewThread;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Member;
 use holdfast_image::credentials::Credentials;
-use holdfast_image::record::{ProcessRecord, ThreadRecord};
+use holdfast_image::namespaces::{IdMaps, inside, user_of};
+use holdfast_image::record::ThreadRecord;
 
 const PR_SET_PDEATHSIG: u64 = 1;
 const PR_SET_DUMPABLE: u64 = 4;
@@ -26,11 +28,20 @@ const CAPABILITIES: u64 = 41;
 ///
 /// # Errors
 /// What the kernel did not take: the restart lacks the right to it.
-pub fn restore(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), RebuildError> {
+pub fn restore(threads: &[NewThread<'_>], member: Member<'_>) -> Result<(), RebuildError> {
+    let record = member.own;
     let Some(rights) = &record.rights else { return Ok(()) };
+    let user = user_of(&member.job.record.made_namespaces, &record.namespaces);
+    let (rights, may_set_groups) = match user {
+        Some(maps) => (&as_known_inside(rights, maps), maps.setgroups),
+        None => (rights, true),
+    };
     for NewThread { seed, record: thread } in threads {
         let mut batch = seed.batch();
         drop_bounding_set(&mut batch, rights)?;
+        if may_set_groups {
+            set_groups(&mut batch, rights, thread)?;
+        }
         set_ids(&mut batch, rights, thread)?;
         capabilities(&mut batch, rights, thread)?;
         if thread.attributes.parent_death_signal != 0 {
@@ -55,9 +66,23 @@ fn drop_bounding_set(batch: &mut Batch, rights: &Credentials) -> Result<(), Rebu
     Ok(())
 }
 
-fn set_ids(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {
+/// Ids as a user namespace has them. One that it does not know is that of the restart, and stays: -1 changes nothing
+/// (setresuid(2)).
+fn as_known_inside(rights: &Credentials, maps: &IdMaps) -> Credentials {
+    let user = |id: u32| inside(&maps.users, id).unwrap_or(u32::MAX);
+    let group = |id: u32| inside(&maps.groups, id).unwrap_or(u32::MAX);
+    let known = |id: &u32| inside(&maps.groups, *id);
+    Credentials {
+        users: rights.users.map(user),
+        groups: rights.groups.map(group),
+        files: rights.files.map(|[of_user, of_group]| [user(of_user), group(of_group)]),
+        more_groups: rights.more_groups.iter().filter_map(known).collect(),
+        capabilities: rights.capabilities,
+    }
+}
+
+fn set_groups(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {
     let id = u64::from(thread.tid.cast_unsigned());
-    let wide = |ids: [u32; 3]| ids.map(u64::from);
     let groups: Vec<u8> = rights.more_groups.iter().flat_map(|group| group.to_le_bytes()).collect();
     batch.reserve(groups.len())?;
     let count = rights.more_groups.len() as u64;
@@ -66,6 +91,13 @@ fn set_ids(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Re
         Row::new(libc::SYS_setgroups, &[count, address]),
         Need::Must("set the supplementary groups of thread", id),
     );
+    Ok(())
+}
+
+fn set_ids(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {
+    let id = u64::from(thread.tid.cast_unsigned());
+    let wide = |ids: [u32; 3]| ids.map(u64::from);
+    batch.reserve(0)?;
     batch.call(libc::SYS_setresgid, &wide(rights.groups), Need::Must("set the group ids of thread", id))?;
     // Those of files follow the effective ones, unless they were set by themselves (setfsuid(2)).
     let of_files = rights.files.filter(|files| *files != [rights.users[1], rights.groups[1]]);

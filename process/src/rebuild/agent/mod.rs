@@ -2,7 +2,8 @@
 //!
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
 //! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
-//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`], [`root`].
+//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`], [`root`],
+//! [`namespaces`].
 //! What the user changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`],
 //! [`sysv_shm`], [`ipc`]. [`in_place`]: a rollback, in processes that are there.
 
@@ -19,6 +20,7 @@ mod ipc_owner;
 mod job_control;
 mod lazy;
 mod ldt;
+mod namespaces;
 pub mod options;
 mod owners;
 pub(super) mod pages;

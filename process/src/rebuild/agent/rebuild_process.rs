@@ -18,8 +18,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    attributes, credentials, environment, fill, job_control, lazy, ldt, proc_files, process_state, root,
-    threads, tracker,
+    attributes, credentials, environment, fill, job_control, lazy, ldt, namespaces, proc_files,
+    process_state, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -213,6 +213,8 @@ impl<'a> ProcessBuilder<'a> {
         proc_files::reopen(leader, member)?;
         notes.extend(proc_files::log_in(leader, record)?);
         process_state::descriptors_and_signals(leader, member)?;
+        namespaces::join(leader, member, plan.shared)?;
+        let ready = namespaces::ready_inside(member, ready);
         let threads = make_threads(leader, record, ready, &mut notes)?;
         if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;
@@ -259,7 +261,7 @@ impl<'a> ProcessBuilder<'a> {
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Restart)?);
         process_state::coredump_filter(leader.remote.tid, record);
         root::change(leader, record)?;
-        credentials::restore(&self.threads, record)?;
+        credentials::restore(&self.threads, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);
         process_state::pending_and_timers(leader, self.member)?;

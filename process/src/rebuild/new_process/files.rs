@@ -6,6 +6,7 @@
 //! ([`OpenFiles::put_in_place`]). What stays is close-on-exec and goes with the exec. Runs in the new processes
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
+use super::namespaces::MadeNamespaces;
 use super::objects::{ObjectBuilder, open_process};
 use super::open::raise;
 use super::regular::{self, OldUnlinkedFiles};
@@ -37,6 +38,7 @@ pub struct OpenFiles {
     ptys: Ptys,
     shared: BTreeMap<u64, (SharedObject, OwnedFd)>,
     common: Option<OwnedFd>,
+    namespaces: MadeNamespaces,
 }
 
 /// The table under construction.
@@ -84,7 +86,7 @@ fn take_inherited(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
 pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
     let several = kept_fds::of_several(job);
     raise_limit(job)?;
-    Ok(kept_fds::of_common(job, &several) + 1)
+    Ok(kept_fds::of_namespace(job, &several, job.record.made_namespaces.len()))
 }
 
 /// Raises the hard limit of descriptors, as far as needed and allowed, and lets none be made at numbers that the
@@ -139,7 +141,8 @@ impl OpenFiles {
             None => shared_memory::make_common(job, floor)?,
         };
         let OpenFilesBuilder { unlinked, ptys, .. } = builder;
-        Ok(OpenFiles { floor, descriptions: descriptions?, unlinked, ptys, shared, common })
+        let namespaces = MadeNamespaces::make(&job.record.made_namespaces, floor)?;
+        Ok(OpenFiles { floor, descriptions: descriptions?, unlinked, ptys, shared, common, namespaces })
     }
 
     /// The terminals of the job.
@@ -174,10 +177,11 @@ impl OpenFiles {
         }
         self.unlinked.put_in_place(member.job).map_err(RebuildError::io("keeping files without a name"))?;
         if let Some(common) = &self.common {
-            // The number below the floor: see `floor`.
-            objects::duplicate_to(common.as_fd(), self.floor - 1)
+            let number = kept_fds::of_common(member.job, &kept_fds::of_several(member.job));
+            objects::duplicate_to(common.as_fd(), number)
                 .map_err(RebuildError::io("handing down what processes have in common"))?;
         }
+        self.namespaces.put_in_place(member.job)?;
         for (object, _) in member.own.regions.iter().filter_map(kept_fds::object_of) {
             if let Some((SharedObject { number, .. }, file)) = self.shared.get(&object) {
                 objects::duplicate_to(file.as_fd(), *number)

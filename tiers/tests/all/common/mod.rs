@@ -336,6 +336,8 @@ pub fn record(pid: i32) -> ProcessRecord {
         others: Vec::new(),
         last_id: None,
         root: None,
+        namespaces: Vec::new(),
+        made_namespaces: Vec::new(),
     }
 }
 

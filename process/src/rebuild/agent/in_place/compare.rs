@@ -171,6 +171,10 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         format!("its working folder is {} now, and was {} in image {epoch}", now.cwd, then.cwd),
     );
     differs(now.root != then.root, format!("its root directory (chroot) is another one {since}"));
+    differs(
+        (&now.namespaces, &now.made_namespaces) != (&then.namespaces, &then.made_namespaces),
+        format!("its namespaces, or what is in them, are others {since}"),
+    );
     differs(now.ppid != then.ppid, format!("its parent has ended {since}"));
     differs(
         (now.pgid, now.sid) != (then.pgid, then.sid),

@@ -1,0 +1,151 @@
+//! What is in the namespaces that programs of the job have made: asked of the process inside the stop, because only
+//! who is in one is told its host name and its System V objects.
+//!
+//! Called by `capture_process`; [`list`] by `build_record`, which has what all processes have told. What must hold: a
+//! process without namespaces of its own is asked nothing. Fails by: [`CutError`].
+
+use super::namespaces::{self, Other};
+use crate::error::CutError;
+use crate::inject::live_thread::{BUFFERS, LiveThread};
+use crate::inject::stub::Row;
+use crate::namespaces::Namespaces;
+use crate::refuse;
+use holdfast_image::bytes::Name;
+use holdfast_image::namespaces::{NamespaceContent, NamespaceRecord};
+use holdfast_image::record::InjectArea;
+use holdfast_sys::procmem;
+
+/// More are not made at a restart, which has each open at a number of its own.
+const MOST: usize = 16;
+/// Bytes of each field of struct utsname (include/uapi/linux/utsname.h), and places of two of them.
+const FIELD: usize = 65;
+const HOST: usize = FIELD;
+const DOMAIN: usize = 5 * FIELD;
+/// Room for each answer, and where it tells how many objects there are: `used_ids` of struct shm_info, `semusz` of
+/// struct seminfo, `msgpool` of struct msginfo (shmctl(2), semctl(2), msgctl(2)).
+const ROOM: usize = 512;
+const COUNTS: [usize; 3] = [ROOM, 2 * ROOM + 28, 3 * ROOM];
+const SHM_INFO: u64 = 14;
+const SEM_INFO: u64 = 19;
+const MSG_INFO: u64 = 12;
+
+/// One that a process is in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    other: Other,
+    content: NamespaceContent,
+}
+
+impl Made {
+    /// Whether it is a user namespace.
+    pub fn is_user(&self) -> bool {
+        matches!(self.content, NamespaceContent::User(_))
+    }
+}
+
+/// Those of a process whose calls the host makes; the host is stopped at its marker afterwards. `threads`: how many it
+/// has.
+///
+/// # Errors
+/// A restart could not make them again; the call failed.
+pub fn ask(
+    pid: i32,
+    (host, area, threads): (&LiveThread, &InjectArea, usize),
+    job: &Namespaces,
+) -> Result<Vec<Made>, CutError> {
+    let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
+    let others = namespaces::others(pid, &Namespaces::of(pid, pid), job).map_err(refused)?;
+    if others.is_empty() {
+        return Ok(Vec::new());
+    }
+    if threads > 1 && area.shared.0 == 0 && others.iter().any(|one| one.kind == "user") {
+        return Err(refused(
+            "it has threads in a user namespace of its own, where a restart cannot choose their ids, and no \
+             libholdfast that could show it the old ones: start `holdfast run` inside"
+                .into(),
+        ));
+    }
+    let buffer = area.scratch.0 + BUFFERS;
+    let at = |number: u64| buffer + number * ROOM as u64;
+    let rows = [
+        Row::new(libc::SYS_uname, &[buffer]),
+        Row::new(libc::SYS_shmctl, &[0, SHM_INFO, at(1)]),
+        Row::new(libc::SYS_semctl, &[0, 0, SEM_INFO, at(2)]),
+        Row::new(libc::SYS_msgctl, &[0, MSG_INFO, at(3)]),
+    ];
+    let results = host.run(area, &rows, &mut |_| Ok(()))?;
+    let mut told = vec![0; 4 * ROOM];
+    procmem::read(host.thread.tid, buffer, &mut told)?;
+    let text = |at: usize| {
+        let field = &told[at..at + FIELD];
+        Name(field.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+    };
+    let content = |kind: &str| {
+        match kind {
+        "uts" => Ok(NamespaceContent::Uts { host: text(HOST), domain: text(DOMAIN) }),
+        "network" => Ok(NamespaceContent::Network { up: namespaces::is_up(pid) }),
+        "user" => namespaces::id_maps(pid).map(NamespaceContent::User).ok_or(CutError::Gone),
+        _ if results.iter().any(|result| *result < 0) => {
+            Err(refused("the System V objects of its ipc namespace cannot be counted".into()))
+        }
+        _ if COUNTS.iter().any(|at| told[*at..at + 4] != [0; 4]) => Err(refused(
+            "there are System V objects in its ipc namespace, which is not supported: start `holdfast run` inside"
+                .into(),
+        )),
+        _ => Ok(NamespaceContent::Ipc),
+    }
+    };
+    let made = others.into_iter().map(|other| Ok(Made { content: content(other.kind)?, other }));
+    made.collect()
+}
+
+/// The list for the record, and for each process its places in it.
+///
+/// # Errors
+/// There are too many.
+pub fn list(processes: &[&[Made]]) -> Result<(Vec<NamespaceRecord>, Vec<Vec<u32>>), String> {
+    let mut all: Vec<&Made> = Vec::new();
+    for made in processes.iter().copied().flatten() {
+        if !all.iter().any(|known| known.other.inode == made.other.inode) {
+            all.push(made);
+        }
+    }
+    if all.len() > MOST {
+        return Err(format!("the job has made {} namespaces, and a restart makes at most {MOST}", all.len()));
+    }
+    // What the job's user namespace owns is entered while the process has its rights, what others own afterwards.
+    all.sort_by_key(|made| (made.other.owner.is_some(), made.other.kind == "user"));
+    let place = |inode: u64| {
+        let found = all.iter().position(|made| made.other.inode == inode);
+        found.and_then(|place| u32::try_from(place).ok())
+    };
+    let record = |made: &&Made| NamespaceRecord {
+        owner: made.other.owner.and_then(place),
+        content: made.content.clone(),
+    };
+    let own = |made: &&[Made]| {
+        let mut places: Vec<u32> = made.iter().filter_map(|made| place(made.other.inode)).collect();
+        places.sort_unstable();
+        places
+    };
+    Ok((all.iter().map(record).collect(), processes.iter().map(own).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::namespaces::IdMaps;
+
+    #[test]
+    fn owners_come_before_what_they_own_and_after_what_the_job_owns() {
+        let made = |kind, inode, owner, content| Made { other: Other { kind, inode, owner }, content };
+        let user = made("user", 7, None, NamespaceContent::User(IdMaps::default()));
+        let ipc = made("ipc", 5, Some(7), NamespaceContent::Ipc);
+        let net = made("network", 9, None, NamespaceContent::Network { up: true });
+        let first = [ipc.clone(), user.clone()];
+        let found = list(&[&first, &[], &[user.clone(), net.clone()]]);
+        let record = |made: Made, owner| NamespaceRecord { owner, content: made.content };
+        let all = vec![record(net, None), record(user, None), record(ipc, Some(1))];
+        assert_eq!(found, Ok((all, vec![vec![1, 2], vec![], vec![0, 1]])));
+    }
+}

@@ -1,0 +1,137 @@
+//! Namespaces that programs of the job have made (unshare(2), clone(2)), as far as /proc tells: which they are, whose,
+//! and what of them no restart could make again.
+//!
+//! Called by `refuse` before the stop and by `check`, and inside the stop by [`super::made_namespaces`], which asks the
+//! process for the rest. Fails by: words for a refusal. A process that has ended is in none.
+
+use crate::namespaces::{MADE_ANEW, Namespaces};
+use holdfast_image::namespaces::{IdMaps, IdRange, inside};
+use holdfast_sys::procfs::Status;
+use holdfast_sys::{namespaces, unix_socket};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+/// One that is not the job's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Other {
+    /// Its kind, as in [`MADE_ANEW`].
+    pub kind: &'static str,
+    /// Its inode, by which the kernel names it.
+    pub inode: u64,
+    /// That of the user namespace that it belongs to; `None`: the job's.
+    pub owner: Option<u64>,
+}
+
+/// Those of a process. `own`: all of it, `job`: those of the job.
+///
+/// # Errors
+/// A restart could not make them again.
+pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>, String> {
+    let differing = own.differing(job);
+    let user = if differing.contains(&"user") { own.inode("user") } else { None };
+    let mut found = Vec::new();
+    for kind in MADE_ANEW.into_iter().filter(|kind| differing.contains(kind)) {
+        let Some(inode) = own.inode(kind) else { continue };
+        let Some(above) = owner(pid, kind).map_err(|error| format!("its {kind} namespace: {error}"))? else {
+            return Ok(Vec::new()); // it has ended
+        };
+        let owner = Some(above).filter(|above| job.inode("user") != Some(*above));
+        if owner.is_some() && (kind == "user" || owner != user) {
+            return Err(format!(
+                "its {kind} namespace belongs to a user namespace that is neither its own nor its job's, which is not \
+                 supported: start `holdfast run` inside"
+            ));
+        }
+        found.push(Other { kind, inode, owner });
+    }
+    let has = |kind: &str| found.iter().any(|one| one.kind == kind);
+    if has("network") {
+        network(pid)?;
+    }
+    if has("user") {
+        ids(pid)?;
+    }
+    Ok(found)
+}
+
+/// The inode of the user namespace that owns one of a process, or is above it; `None`: the process has ended.
+fn owner(pid: i32, kind: &str) -> std::io::Result<Option<u64>> {
+    let name = if kind == "network" { "net" } else { kind };
+    let Ok(opened) = File::open(format!("/proc/{pid}/ns/{name}")) else { return Ok(None) };
+    let owner = match kind {
+        "user" => namespaces::above(opened.as_fd()),
+        _ => namespaces::owner(opened.as_fd()),
+    };
+    Ok(Some(File::from(owner?).metadata()?.ino()))
+}
+
+/// A network namespace must have nothing but a loopback device.
+fn network(pid: i32) -> Result<(), String> {
+    let devices = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    // Two lines of headings (net/core/net-procfs.c).
+    let names = devices.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    match names.into_iter().find(|name| name != "lo") {
+        Some(name) => Err(format!(
+            "its network namespace has the device {name}, which no restart can make: start `holdfast run` inside"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether the loopback device of a process's network namespace is up: its address is local then.
+pub fn is_up(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/net/fib_trie")).is_ok_and(|text| text.contains("127.0.0.1"))
+}
+
+/// The ids of a process must be those of who restarts, or be known in its user namespace.
+fn ids(pid: i32) -> Result<(), String> {
+    let (Some(maps), Ok(status)) = (id_maps(pid), Status::read(pid, pid)) else { return Ok(()) };
+    let all = |key: &str| -> Vec<u32> {
+        status.get(key).unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
+    };
+    let own = unix_socket::effective_user();
+    match all("Uid").into_iter().find(|id| *id != own && inside(&maps.users, *id).is_none()) {
+        Some(id) => Err(format!(
+            "its user namespace does not know its own user id {id}, which is not supported: start `holdfast run` inside"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The maps of a process's user namespace.
+pub fn id_maps(pid: i32) -> Option<IdMaps> {
+    let ranges = |name: &str| ranges(&fs::read_to_string(format!("/proc/{pid}/{name}")).ok()?);
+    let setgroups = fs::read_to_string(format!("/proc/{pid}/setgroups")).ok()?.trim() == "allow";
+    Some(IdMaps { users: ranges("uid_map")?, groups: ranges("gid_map")?, setgroups })
+}
+
+fn ranges(text: &str) -> Option<Vec<IdRange>> {
+    let range = |line: &str| {
+        let numbers: Option<Vec<u32>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+        let [inside, outside, count] = numbers?[..] else { return None };
+        Some(IdRange { inside, outside, count })
+    };
+    text.lines().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_are_read_and_nonsense_is_no_map() {
+        let of = |inside, outside, count| IdRange { inside, outside, count };
+        let text = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(ranges(text), Some(vec![of(0, 1000, 1), of(1, 100_000, 65536)]));
+        assert_eq!((ranges(""), ranges("0 1"), ranges("0 a 1")), (Some(Vec::new()), None, None));
+        let own = std::process::id().cast_signed();
+        assert!(id_maps(own).is_some_and(|maps| !maps.users.is_empty()));
+    }
+
+    #[test]
+    fn a_process_of_the_job_has_no_others() {
+        let own = std::process::id().cast_signed();
+        assert_eq!(others(own, &Namespaces::own(), &Namespaces::own()), Ok(Vec::new()));
+    }
+}

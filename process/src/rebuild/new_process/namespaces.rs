@@ -1,0 +1,162 @@
+//! Namespaces that programs of the job had made, made anew by the first new process.
+//!
+//! Called by [`super::files`]. Each is made by a process of its own, which is in the user namespace that it shall
+//! belong to, and ends as soon as the namespace is open here. All new processes have them open over their exec; the
+//! agent has each go into its own (`agent::namespaces`) when all that needs the rights of the restart is done.
+//! How it fails: names the kind; nothing is left.
+
+use super::open::raise;
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Job;
+use crate::rebuild::kept_fds;
+use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord};
+use holdfast_sys::{attributes, clone, fd, namespaces, objects, spawn};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// All of them, by their places.
+#[derive(Debug, Default)]
+pub struct MadeNamespaces(Vec<OwnedFd>);
+
+impl MadeNamespaces {
+    /// Makes them. No descriptor lies below `floor`.
+    ///
+    /// # Errors
+    /// The kernel, or its administrator, forbids it.
+    pub fn make(all: &[NamespaceRecord], floor: i32) -> Result<MadeNamespaces, RebuildError> {
+        let mut made = MadeNamespaces::default();
+        for one in all {
+            let (kind, _) = kind(&one.content);
+            let opened = made.one(one).map_err(|error| {
+                RebuildError::Refused(format!(
+                    "a namespace of the program ({kind}) cannot be made here: {error} (user.max_{kind}_namespaces, \
+                     kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; an image of \
+                     root's by root)"
+                ))
+            })?;
+            made.0.push(raise(&opened, floor)?);
+        }
+        Ok(made)
+    }
+
+    fn one(&self, one: &NamespaceRecord) -> io::Result<OwnedFd> {
+        let (is_made, tell) = fd::pipe(0)?;
+        let (wait, go) = fd::pipe(0)?;
+        match clone::fork_with(0, 0)? {
+            0 => {
+                drop((is_made, go));
+                let error =
+                    self.enter(one).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+                let _ = File::from(tell).write_all(&error.to_ne_bytes());
+                let _ = File::from(wait).read(&mut [0]);
+                attributes::exit_now(0)
+            }
+            child => {
+                drop((tell, wait));
+                let mut error = [0; 4];
+                let told = File::from(is_made).read_exact(&mut error);
+                let opened = told.and_then(|()| match i32::from_ne_bytes(error) {
+                    0 => open(child, &one.content),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                });
+                drop(go);
+                let _ = spawn::wait(child, true);
+                opened
+            }
+        }
+    }
+
+    /// Has the calling process be in a new one.
+    fn enter(&self, one: &NamespaceRecord) -> io::Result<()> {
+        if let Some(owner) = one.owner.and_then(|owner| self.0.get(owner as usize)) {
+            namespaces::join(owner.as_fd())?;
+        }
+        namespaces::leave(kind(&one.content).1)?;
+        match &one.content {
+            NamespaceContent::Uts { host, domain } => {
+                namespaces::set_host_name(host.as_path().as_os_str())?;
+                namespaces::set_domain_name(domain.as_path().as_os_str())
+            }
+            NamespaceContent::Network { up: true } => namespaces::loopback_up(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has them at the numbers where the agent finds them.
+    ///
+    /// # Errors
+    /// RLIMIT_NOFILE is too low.
+    pub fn put_in_place(&self, job: &Job<'_>) -> Result<(), RebuildError> {
+        let several = kept_fds::of_several(job);
+        for (place, one) in self.0.iter().enumerate() {
+            objects::duplicate_to(one.as_fd(), kept_fds::of_namespace(job, &several, place))
+                .map_err(RebuildError::io("handing down a namespace"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Its name under /proc/PID/ns, and the flag of unshare(2).
+fn kind(content: &NamespaceContent) -> (&'static str, i32) {
+    match content {
+        NamespaceContent::User(_) => ("user", libc::CLONE_NEWUSER),
+        NamespaceContent::Uts { .. } => ("uts", libc::CLONE_NEWUTS),
+        NamespaceContent::Ipc => ("ipc", libc::CLONE_NEWIPC),
+        NamespaceContent::Network { .. } => ("net", libc::CLONE_NEWNET),
+    }
+}
+
+/// The one that a process is in; of a user namespace its ids are given first, which only who is outside may for all.
+fn open(process: i32, content: &NamespaceContent) -> io::Result<OwnedFd> {
+    if let NamespaceContent::User(IdMaps { users, groups, setgroups }) = content {
+        if !setgroups {
+            fs::write(format!("/proc/{process}/setgroups"), "deny")?;
+        }
+        for (name, ranges) in [("uid_map", users), ("gid_map", groups)] {
+            let line = |IdRange { inside, outside, count }: &IdRange| format!("{inside} {outside} {count}\n");
+            let text: String = ranges.iter().map(line).collect();
+            if !text.is_empty() {
+                fs::write(format!("/proc/{process}/{name}"), text)?;
+            }
+        }
+    }
+    Ok(File::open(format!("/proc/{process}/ns/{}", kind(content).0))?.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// By a process of its own: the caller of `fork_with` must have no threads.
+    #[test]
+    fn they_are_made_in_a_user_namespace_and_belong_to_it() {
+        let all = |user: u32, group: u32| {
+            let one = |outside| vec![IdRange { inside: 0, outside, count: 1 }];
+            let maps = IdMaps { users: one(user), groups: one(group), setgroups: false };
+            let of_user = |content| NamespaceRecord { owner: Some(0), content };
+            [
+                NamespaceRecord { owner: None, content: NamespaceContent::User(maps) },
+                of_user(NamespaceContent::Uts { host: "inside".into(), domain: "of".into() }),
+                of_user(NamespaceContent::Network { up: true }),
+            ]
+        };
+        let status = holdfast_sys::unix_socket::effective_user();
+        let child = clone::fork_with(0, 0).unwrap();
+        if child == 0 {
+            let group = attributes::effective_group();
+            let right = MadeNamespaces::make(&all(status, group), 100).is_ok_and(|made| {
+                let owner = namespaces::owner(made.0[2].as_fd()).map(File::from);
+                let inode = |file: io::Result<File>| {
+                    use std::os::unix::fs::MetadataExt;
+                    file.and_then(|file| file.metadata()).map(|found| found.ino()).ok()
+                };
+                inode(owner).is_some_and(|it| Some(it) == inode(made.0[0].try_clone().map(File::from)))
+            });
+            attributes::exit_now(i32::from(!right));
+        }
+        let ended = spawn::wait(child, true).unwrap().unwrap();
+        assert_eq!(ended.code(), Some(0));
+    }
+}
