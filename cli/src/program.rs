@@ -50,9 +50,7 @@ fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(Failure::new(Exit::NotExecutable, format!("{shown}: {error}")))
             }
-            Err(error) => {
-                Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}{}", quoted_as_one(&shown))))
-            }
+            Err(error) => Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}{}", remedy(&shown)))),
             Ok(_) if is_executable_file(&path) => Ok(path),
             Ok(found) if found.is_dir() => {
                 Err(Failure::new(Exit::NotExecutable, format!("{shown} is a folder, no program")))
@@ -71,16 +69,23 @@ fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
         .map(|folder| folder.join(program))
         .find(|path| is_executable_file(path))
         .ok_or_else(|| {
-            let hint = quoted_as_one(&shown);
-            Failure::new(Exit::NoProgram, format!("{shown}: no such program in PATH{hint}"))
+            Failure::new(Exit::NoProgram, format!("{shown}: no such program in PATH{}", remedy(&shown)))
         })
 }
 
-/// What to do about a command line that came as one word.
-fn quoted_as_one(program: &str) -> &'static str {
-    match program.contains(' ') {
-        true => "; quote the program and its arguments separately, or use sh -c '...'",
-        false => "",
+/// What to do about a program that is not where it is looked for.
+fn remedy(program: &str) -> String {
+    if program.contains(' ') {
+        return "; quote the program and its arguments separately, or use sh -c '...'".to_owned();
+    }
+    let here = Path::new(".").join(program);
+    match program.contains('/') {
+        false if is_executable_file(&here) => format!("; the one of this folder is {}", here.display()),
+        true if Path::new(program).is_relative() => {
+            let folder = std::env::current_dir().unwrap_or_default();
+            format!("; give its path, or the one from this folder, which is {}", folder.display())
+        }
+        _ => "; give its path".to_owned(),
     }
 }
 

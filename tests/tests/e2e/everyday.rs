@@ -224,6 +224,10 @@ fn words_that_are_nearly_right() {
             127,
             "python3 count.py: no such program in PATH; quote the program",
         )?;
+        fails(&bed.say(&["run", "--", "no-such-program"])?, 127, "no such program in PATH; give its path")?;
+        fails(&bed.say(&["run", "--", "./nothere"])?, 127, "or the one from this folder, which is /")?;
+        std::os::unix::fs::symlink("/bin/true", bed.work().join("only-here"))?;
+        fails(&bed.say(&["run", "--", "only-here"])?, 127, "the one of this folder is ./only-here")?;
         fails(&bed.say(&["run", "--max-space", "20", "--", "true"])?, 64, "20 has no unit")?;
         fails(&bed.say(&["prune", "count", "--keep-last", "0"])?, 64, "0 is not in 1..")?;
         bed.say(&["run", "--name", "zero", "--keep", "0", "--", "/bin/true"])?.success().map(drop)
