@@ -25,6 +25,8 @@ const DOMAIN: usize = 5 * FIELD;
 /// struct seminfo, `msgpool` of struct msginfo (shmctl(2), semctl(2), msgctl(2)).
 const ROOM: usize = 512;
 const COUNTS: [usize; 3] = [ROOM, 2 * ROOM + 28, 3 * ROOM];
+const IN_USE: &str =
+    "there are System V objects in its ipc namespace, which is not supported: start `holdfast run` inside";
 const SHM_INFO: u64 = 14;
 const SEM_INFO: u64 = 19;
 const MSG_INFO: u64 = 12;
@@ -80,20 +82,18 @@ pub fn ask(
         let field = &told[at..at + FIELD];
         Name(field.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
     };
-    let content = |kind: &str| {
-        match kind {
+    let is_there = |at: &usize| told[*at..at + 4] != [0; 4];
+    let content = |kind: &str| match kind {
         "uts" => Ok(NamespaceContent::Uts { host: text(HOST), domain: text(DOMAIN) }),
-        "network" => Ok(NamespaceContent::Network { up: namespaces::is_up(pid) }),
+        "network" => namespaces::is_up(pid)
+            .map(|up| NamespaceContent::Network { up })
+            .map_err(|error| refused(format!("the loopback device of its network namespace: {error}"))),
         "user" => namespaces::id_maps(pid).map(NamespaceContent::User).ok_or(CutError::Gone),
         _ if results.iter().any(|result| *result < 0) => {
             Err(refused("the System V objects of its ipc namespace cannot be counted".into()))
         }
-        _ if COUNTS.iter().any(|at| told[*at..at + 4] != [0; 4]) => Err(refused(
-            "there are System V objects in its ipc namespace, which is not supported: start `holdfast run` inside"
-                .into(),
-        )),
+        _ if COUNTS.iter().any(is_there) => Err(refused(IN_USE.into())),
         _ => Ok(NamespaceContent::Ipc),
-    }
     };
     let made = others.into_iter().map(|other| Ok(Made { content: content(other.kind)?, other }));
     made.collect()

@@ -9,6 +9,7 @@ use holdfast_image::namespaces::{IdMaps, IdRange, inside};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::{namespaces, unix_socket};
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -55,10 +56,19 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
     Ok(found)
 }
 
+/// What /proc has of a process; `None`: it has ended. No other error says that there is nothing.
+fn unless_ended<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The inode of the user namespace that owns one of a process, or is above it; `None`: the process has ended.
-fn owner(pid: i32, kind: &str) -> std::io::Result<Option<u64>> {
+fn owner(pid: i32, kind: &str) -> io::Result<Option<u64>> {
     let name = if kind == "network" { "net" } else { kind };
-    let Ok(opened) = File::open(format!("/proc/{pid}/ns/{name}")) else { return Ok(None) };
+    let Some(opened) = unless_ended(File::open(format!("/proc/{pid}/ns/{name}")))? else { return Ok(None) };
     let owner = match kind {
         "user" => namespaces::above(opened.as_fd()),
         _ => namespaces::owner(opened.as_fd()),
@@ -68,7 +78,9 @@ fn owner(pid: i32, kind: &str) -> std::io::Result<Option<u64>> {
 
 /// A network namespace must have nothing but a loopback device.
 fn network(pid: i32) -> Result<(), String> {
-    let devices = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    let devices = unless_ended(fs::read_to_string(format!("/proc/{pid}/net/dev")));
+    let devices = devices.map_err(|error| format!("the devices of its network namespace: {error}"))?;
+    let devices = devices.unwrap_or_default();
     // Two lines of headings (net/core/net-procfs.c).
     let names = devices.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
     match names.into_iter().find(|name| name != "lo") {
@@ -80,8 +92,11 @@ fn network(pid: i32) -> Result<(), String> {
 }
 
 /// Whether the loopback device of a process's network namespace is up: its address is local then.
-pub fn is_up(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/net/fib_trie")).is_ok_and(|text| text.contains("127.0.0.1"))
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_up(pid: i32) -> io::Result<bool> {
+    Ok(fs::read_to_string(format!("/proc/{pid}/net/fib_trie"))?.contains("127.0.0.1"))
 }
 
 /// The ids of a process must be those of who restarts, or be known in its user namespace.
@@ -127,6 +142,15 @@ mod tests {
         assert_eq!((ranges(""), ranges("0 1"), ranges("0 a 1")), (Some(Vec::new()), None, None));
         let own = std::process::id().cast_signed();
         assert!(id_maps(own).is_some_and(|maps| !maps.users.is_empty()));
+    }
+
+    #[test]
+    fn only_what_has_ended_has_nothing() {
+        let of = |error| {
+            unless_ended::<()>(Err(io::Error::from_raw_os_error(error))).map_err(|e| e.raw_os_error())
+        };
+        assert_eq!((of(libc::ENOENT), of(libc::ESRCH)), (Ok(None), Ok(None)));
+        assert_eq!((of(libc::EACCES), of(libc::EMFILE)), (Err(Some(libc::EACCES)), Err(Some(libc::EMFILE))));
     }
 
     #[test]

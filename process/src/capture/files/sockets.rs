@@ -28,10 +28,6 @@ const AF_INET: i32 = libc::AF_INET;
 const AF_INET6: i32 = libc::AF_INET6;
 
 impl FileReader<'_> {
-    /// What a socket is.
-    ///
-    /// # Errors
-    /// Why it cannot be restored.
     /// Whether its process is in another network namespace than we are: nothing is told of its sockets here.
     fn is_apart(&self, found: &Found) -> bool {
         let of = |who: &str| procfs::link(&format!("/proc/{who}/ns/net")).ok();
@@ -43,6 +39,10 @@ impl FileReader<'_> {
         apart.get(found.holder) == Some(&true)
     }
 
+    /// What a socket is.
+    ///
+    /// # Errors
+    /// Why it cannot be restored.
     pub(super) fn socket(&self, found: &Found) -> Result<Object, Obstacle> {
         if self.is_apart(found) {
             let what = "a socket of a process in a network namespace of its own, which is not supported: start \

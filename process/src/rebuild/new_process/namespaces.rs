@@ -142,11 +142,11 @@ mod tests {
                 of_user(NamespaceContent::Network { up: true }),
             ]
         };
-        let status = holdfast_sys::unix_socket::effective_user();
+        let user = holdfast_sys::unix_socket::effective_user();
         let child = clone::fork_with(0, 0).unwrap();
         if child == 0 {
             let group = attributes::effective_group();
-            let right = MadeNamespaces::make(&all(status, group), 100).is_ok_and(|made| {
+            let right = MadeNamespaces::make(&all(user, group), 100).is_ok_and(|made| {
                 let owner = namespaces::owner(made.0[2].as_fd()).map(File::from);
                 let inode = |file: io::Result<File>| {
                     use std::os::unix::fs::MetadataExt;
