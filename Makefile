@@ -37,7 +37,7 @@ build: ## the binary and the libraries, target/release
 	@for name in holdfast veloc; do ln -f $(RELEASE)/lib$${name}_client.so $(RELEASE)/lib$$name-client.so; done
 
 # Beside the binary, whose crates have the features that the tests have: so nothing is compiled twice.
-.PHONY: stand-in
+.PHONY: stand-in suites
 stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/libholdfast_stand_in.so; and an nvCOMP
 	$(SAY) "building the stand-in driver"
 	$(CARGO) build --release --locked -p holdfast -p holdfast-stand-in -p holdfast-stand-in-nvcomp
@@ -152,6 +152,14 @@ support: deps build
 support: ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
 	$(SAY) "conformance run"
 	$(REAPER) $(CARGO) run --release --locked -p holdfast-tests --bin support -- $(if $(ONLY),$(ONLY:%=--only %))
+	$(if $(ONLY),,@$(MAKE) --no-print-directory suites)
+
+suites: build ## Python's own tests and stress-ng's under checkpoints and restarts, both users (as root; an hour)
+	@scripts/install-deps.sh suites
+	$(SAY) "Python's own tests"
+	$(REAPER) /usr/bin/python3 tests/suites/python_suite.py $(RELEASE)
+	$(SAY) "stress-ng"
+	$(REAPER) /usr/bin/python3 tests/suites/stressors.py $(RELEASE)
 
 bench: deps build ## stop time, restart time, image size, overhead; beside --engine sync and gdb's gcore
 	@scripts/bench.sh
