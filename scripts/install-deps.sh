@@ -60,6 +60,8 @@ elif [ "${1:-all}" != build ]; then
     need vim vim
 fi
 if [ "${1:-all}" = trees ]; then
+    need bubblewrap bwrap
+    need charliecloud ch-run
     need openmpi-bin mpirun.openmpi
     # their mpicc comes without the headers, too
     [ -e /usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h ] || missing="$missing libopenmpi-dev"

@@ -8,6 +8,7 @@ pub use crate::contents::*;
 pub use crate::inode::*;
 pub use crate::inotify::*;
 pub use crate::ipc::*;
+pub use crate::mounts::{Inside, Within};
 use crate::region::FileIdentity;
 pub use crate::sockets::*;
 pub use crate::sysv_shm::*;
@@ -116,6 +117,9 @@ pub struct Description {
     /// As which standard streams the program was given it (bit n: descriptor n): a restart may give it its own.
     #[serde(default, skip_serializing_if = "is_no_stream")]
     pub streams: u8,
+    /// It was opened in a mount namespace that a program has made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Within>,
 }
 
 fn is_no_stream(streams: &u8) -> bool {
@@ -221,6 +225,12 @@ pub enum Object {
         /// Which one it was, and whose.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         inode: Option<Inode>,
+    },
+    /// A file or folder of a file system that is mounted nowhere but in a mount namespace of a program's own
+    /// ([`Description::within`]); what is in it comes with that.
+    Inside {
+        /// Offset.
+        position: u64,
     },
     /// `/dev/null`, `/dev/zero`, `/dev/full`, `/dev/random`, `/dev/urandom`.
     Device {
@@ -384,6 +394,18 @@ impl Object {
     pub fn is_saved_as(&self, content: &FileContent) -> bool {
         let saved = (content.device, content.inode);
         matches!(self, Object::Regular { device, inode, .. } if (*device, *inode) == saved)
+    }
+
+    /// The path of a file or folder.
+    pub fn path(&self) -> Option<&Name> {
+        match self {
+            Object::Regular { path, .. }
+            | Object::Directory { path, .. }
+            | Object::Device { path }
+            | Object::Link { path, .. }
+            | Object::Pipe { path: Some(path), .. } => Some(path),
+            _ => None,
+        }
     }
 
     /// Of what has a path: which file it was, and whose.

@@ -46,7 +46,8 @@ impl Needs<'_> {
         let shared = record.processes().enumerate().flat_map(|(place, process)| {
             process.regions.iter().filter_map(move |region| match region.backing {
                 Backing::SharedFile { file, writable: true, .. } => {
-                    process.files.mapped.get(file as usize).map(|file| (place, file.path.as_path()))
+                    let file = process.files.mapped.get(file as usize)?;
+                    (!file.is_only_inside()).then_some((place, file.path.as_path()))
                 }
                 _ => None,
             })
@@ -140,8 +141,14 @@ mod tests {
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };
         let objects = [socket(b"/run/a/x", true), socket(b"sd/x", true), socket(b"/tmp/b/x", false), folder];
-        let description =
-            |object| Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 };
+        let description = |object| Description {
+            flags: 2,
+            object,
+            locks: Vec::new(),
+            owner: None,
+            streams: 0,
+            within: None,
+        };
         record.files.descriptions = objects.map(description).to_vec();
         let found: Vec<(PathBuf, Need)> = Needs::of(&record).folders().into_iter().collect();
         let (passing, lasting) = (Need::Passing, Need::Lasting);

@@ -12,6 +12,7 @@
 //! * [`processor`]: what of a processor an image depends on.
 //! * [`cuda`]: what an image says of the CUDA state of a process.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
+//! * [`namespaces`], [`mounts`]: namespaces that programs have made, and what is mounted in one.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`objects`]: what an image says of memory that a program has put into the store itself.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
@@ -38,6 +39,7 @@ mod ipc;
 pub mod kinds;
 pub mod ldt;
 pub mod manifest;
+pub mod mounts;
 pub mod namespaces;
 pub mod objects;
 pub mod page_set;
@@ -57,5 +59,6 @@ mod terminals;
 pub mod testing;
 pub mod units;
 mod unlinked;
+mod zombie;
 
 pub use units::{Addr, Epoch, PAGE_SIZE, PageCount};

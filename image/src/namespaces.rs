@@ -7,6 +7,7 @@
 
 use crate::bytes::Name;
 use crate::inode::Inode;
+use crate::mounts::{self, MountTree};
 use serde::{Deserialize, Serialize};
 
 /// One namespace.
@@ -40,6 +41,8 @@ pub enum NamespaceContent {
         /// The device is up.
         up: bool,
     },
+    /// mount_namespaces(7).
+    Mount(MountTree),
 }
 
 /// Which ids there are in a user namespace.
@@ -81,6 +84,15 @@ pub fn user_of<'a>(all: &'a [NamespaceRecord], own: &[u32]) -> Option<&'a IdMaps
     })
 }
 
+/// The mount namespace among those at these places, by its place.
+pub fn mounts_of(all: &[NamespaceRecord], own: &[u32]) -> Option<u32> {
+    let is_one = |place: &u32| {
+        let one = all.get(*place as usize);
+        one.is_some_and(|one| matches!(one.content, NamespaceContent::Mount(_)))
+    };
+    own.iter().copied().find(is_one)
+}
+
 /// A root directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RootFolder {
@@ -101,6 +113,9 @@ pub(crate) fn check(all: &[NamespaceRecord], own: &[u32]) -> Result<(), String> 
         let owner = one.owner.map(|owner| all.get(owner as usize).filter(|it| owner < place && is_user(it)));
         if owner == Some(None) || one.owner.is_some() && is_user(one) {
             return Err(format!("namespace {place} belongs to one that there is not"));
+        }
+        if let NamespaceContent::Mount(tree) = &one.content {
+            mounts::check(tree)?;
         }
     }
     let mut last = None;

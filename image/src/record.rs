@@ -16,6 +16,7 @@ use crate::objects::ObjectRecord;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
 use crate::sysv_shm;
+pub use crate::zombie::*;
 use crate::{Addr, PAGE_SIZE, attributes, contents};
 use holdfast_abi::inject;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,9 @@ pub struct ProcessRecord {
     /// Which directory it was, and whose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd_inode: Option<Inode>,
+    /// It is in a mount namespace that a program has made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd_within: Option<Within>,
     /// Its root directory, if that is not the one of its job (chroot(2)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootFolder>,
@@ -110,21 +114,6 @@ pub struct ProcessRecord {
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
-}
-
-/// A child that has ended.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ZombieRecord {
-    /// Its id.
-    pub pid: i32,
-    /// Process group.
-    pub pgid: i32,
-    /// Session.
-    pub sid: i32,
-    /// As wait(2) will tell it.
-    pub status: i32,
-    /// Its name.
-    pub comm: Name,
 }
 
 /// `prlimit(2)` of one resource.

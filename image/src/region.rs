@@ -6,6 +6,7 @@ use crate::Addr;
 use crate::attributes::MemoryPolicy;
 use crate::bytes::{Blob, Name};
 use crate::inode::Inode;
+use crate::mounts::Inside;
 use serde::{Deserialize, Serialize};
 
 /// PROT_WRITE (include/uapi/asm-generic/mman-common.h).
@@ -131,6 +132,21 @@ pub struct FileIdentity {
     /// Which one it was, and whose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<Inode>,
+    /// Of a process in a mount namespace that a program has made: what it is called there, if not so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
+}
+
+impl FileIdentity {
+    /// Where its process finds it.
+    pub fn path_of_process(&self) -> &Name {
+        self.inside.as_ref().map_or(&self.path, |inside| &inside.path)
+    }
+
+    /// Whether a restart finds it at no path of its own.
+    pub fn is_only_inside(&self) -> bool {
+        self.inside.as_ref().is_some_and(|inside| inside.only)
+    }
 }
 
 fn private() -> u32 {

@@ -135,7 +135,7 @@ mod tests {
     fn table(numbers: impl IntoIterator<Item = i32>) -> FileTable {
         let descriptor = |fd| Descriptor { fd, cloexec: false, description: 0 };
         let object = Object::EventFd { count: 0, semaphore: false };
-        let one = Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 };
+        let one = Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0, within: None };
         FileTable {
             descriptors: numbers.into_iter().map(descriptor).collect(),
             descriptions: vec![one],

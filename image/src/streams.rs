@@ -220,6 +220,7 @@ fn of_restart(was: &Description, from: i32) -> Description {
         locks: Vec::new(),
         owner: was.owner.filter(|_| outside),
         streams: was.streams,
+        within: None,
     }
 }
 
@@ -233,7 +234,7 @@ mod tests {
 
     fn outside(from: i32, streams: u8) -> Description {
         let object = Object::Inherited { from, was: Name::from("/dev/pts/1") };
-        Description { flags: 2, object, locks: Vec::new(), owner: None, streams }
+        Description { flags: 2, object, locks: Vec::new(), owner: None, streams, within: None }
     }
 
     fn file(path: &str, streams: u8) -> Description {
@@ -250,7 +251,7 @@ mod tests {
             owner: None,
             deleted_content: None,
         };
-        Description { flags: 0o102_001, object, locks: Vec::new(), owner: None, streams }
+        Description { flags: 0o102_001, object, locks: Vec::new(), owner: None, streams, within: None }
     }
 
     fn record(descriptions: Vec<Description>, descriptors: &[(i32, u32)]) -> ProcessRecord {

@@ -13,6 +13,7 @@ use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::mounts;
 use crate::capture::shared_memory;
 use crate::capture::written_files::{self, Saving};
 use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
@@ -359,6 +360,8 @@ fn memory(
         maps.retain(|mapping| !uses::is_device(&mapping.name));
     }
     hardlinks::name_mappings(&mut maps);
+    let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
+    found.extend(mounts::survey(pid, &of_job, &mut maps).err().map(|why| refuse::process(pid, why)));
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
         Some(area)
@@ -422,8 +425,13 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         own: one.own,
         uses_cuda: options.cuda.contains(&one.pid),
     });
-    let outside =
-        Outside { inherited: &options.inherited, lose_connections: options.lose_connections, front: None };
+    let namespaces = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
+    let outside = Outside {
+        inherited: &options.inherited,
+        lose_connections: options.lose_connections,
+        front: None,
+        namespaces: &namespaces,
+    };
     let mut covered = Covered::default();
     open.iter().for_each(|one| covered.add(&one.mapped));
     let reader = FileReader::new(holders.collect(), outside, Look::Running)?.covering(covered);

@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 /// Their files under /proc/PID/ns, and their names (namespaces(7)). For the children: a process that has left its pid
 /// or time namespace is in the new one with its children, or its next program, only.
 const KINDS: [(&str, &str); 8] = [
-    ("mnt", "mount"),
+    ("mnt", MOUNT),
     ("uts", "uts"),
     ("ipc", "ipc"),
     ("net", "network"),
@@ -26,7 +26,8 @@ const KINDS: [(&str, &str); 8] = [
 const PID: &str = "pid_for_children";
 
 /// Kinds of which a restart makes others than the job's anew.
-pub const MADE_ANEW: [&str; 4] = ["uts", "ipc", "network", "user"];
+pub const MADE_ANEW: [&str; 5] = ["uts", "ipc", "network", "user", MOUNT];
+const MOUNT: &str = "mount";
 
 /// See the head of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,6 +38,8 @@ pub struct Namespaces {
     /// Its pid namespace for children has no process yet: the kernel does not name it then (kernel/pid_namespace.c,
     /// pidns_for_children_get).
     empty_pid: bool,
+    /// Of those of a job: a process that is in its mount namespace as long as the job lives, where we are in another.
+    viewer: Option<i32>,
 }
 
 impl Namespaces {
@@ -49,13 +52,30 @@ impl Namespaces {
         let unnamed = KINDS.iter().zip(&links).any(|((kind, _), link)| *kind == PID && link.is_none());
         // Last: a thread that ends has none at all.
         let empty_pid = unnamed && link("mnt").is_some();
-        Namespaces { links, root, empty_pid }
+        Namespaces { links, root, empty_pid, viewer: None }
     }
 
     /// Our own.
     pub fn own() -> Namespaces {
         let own = std::process::id().cast_signed();
         Namespaces::of(own, own)
+    }
+
+    /// With a process that is in its mount namespace.
+    pub fn seen_by(self, viewer: i32) -> Namespaces {
+        Namespaces { viewer: Some(viewer), ..self }
+    }
+
+    /// That process.
+    pub fn viewer(&self) -> Option<i32> {
+        self.viewer
+    }
+
+    /// The inode of the mount namespace of a process, if these are those of a job and it is in another one.
+    pub fn other_mounts(&self, pid: i32) -> Option<u64> {
+        let job = self.links.first()?.as_deref()?;
+        let own = procfs::link(&format!("/proc/{pid}/ns/mnt")).ok()?;
+        if own == job { None } else { inode(&own) }
     }
 
     /// The kinds that differ, by name.
@@ -79,14 +99,18 @@ impl Namespaces {
     /// The inode of one, by the name of its kind.
     pub fn inode(&self, kind: &str) -> Option<u64> {
         let place = KINDS.iter().position(|(_, name)| *name == kind)?;
-        let link = std::str::from_utf8(self.links.get(place)?.as_deref()?).ok()?;
-        link.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+        inode(self.links.get(place)?.as_deref()?)
     }
 
     /// Whether the root directory is another one than that with this device and inode.
     pub fn has_other_root(&self, other: (u64, u64)) -> bool {
         self.root.is_some_and(|own| own != other)
     }
+}
+
+/// That of a link like `mnt:[4026531840]`.
+fn inode(link: &[u8]) -> Option<u64> {
+    std::str::from_utf8(link).ok()?.split_once('[')?.1.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]

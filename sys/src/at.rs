@@ -4,11 +4,13 @@
 //! a symbolic link.
 
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag};
-use nix::sys::stat::{Mode, SFlag};
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags};
+use nix::sys::time::TimeSpec;
 use nix::unistd::UnlinkatFlags;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Opens a path no part of which may be a symbolic link (RESOLVE_NO_SYMLINKS), O_CLOEXEC.
 ///
@@ -18,6 +20,16 @@ pub fn open_without_links(path: &CStr, flags: u32) -> io::Result<OwnedFd> {
     let flags = OFlag::from_bits_retain(flags.cast_signed()) | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     Ok(nix::fcntl::openat2(AT_FDCWD, path, how)?)
+}
+
+/// The same of an absolute path from another root, out of which nothing leads.
+///
+/// # Errors
+/// As [`open_without_links`].
+pub fn open_within(root: BorrowedFd<'_>, path: &CStr, flags: u32) -> io::Result<OwnedFd> {
+    let flags = OFlag::from_bits_retain(flags.cast_signed()) | OFlag::O_CLOEXEC;
+    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_IN_ROOT;
+    Ok(nix::fcntl::openat2(root, path, OpenHow::new().flags(flags).resolve(resolve))?)
 }
 
 /// `openat(2)` of a name, which is not followed if it is a symbolic link, O_CLOEXEC.
@@ -69,6 +81,32 @@ pub fn make_folder(folder: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result
 /// As mknodat.
 pub fn make_fifo(folder: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<()> {
     Ok(nix::sys::stat::mknodat(folder, name, SFlag::S_IFIFO, Mode::from_bits_retain(mode), 0)?)
+}
+
+/// Makes a folder that is open the working folder.
+///
+/// # Errors
+/// As fchdir.
+pub fn enter(folder: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(nix::unistd::fchdir(folder)?)
+}
+
+/// Makes a named pipe at a path.
+///
+/// # Errors
+/// As mkfifo.
+pub fn make_fifo_at(path: &Path, mode: u32) -> io::Result<()> {
+    Ok(nix::unistd::mkfifo(path, Mode::from_bits_retain(mode))?)
+}
+
+/// Sets when what is at a path was last written, in nanoseconds since the epoch; of a symbolic link, that itself.
+///
+/// # Errors
+/// As utimensat.
+pub fn set_written(path: &Path, ns: i64) -> io::Result<()> {
+    let time = TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    let not_followed = UtimensatFlags::NoFollowSymlink;
+    Ok(nix::sys::stat::utimensat(AT_FDCWD, path, &TimeSpec::UTIME_OMIT, &time, not_followed)?)
 }
 
 /// Gives an open file, of which O_PATH is enough, another name. `path`: not followed.

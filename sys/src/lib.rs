@@ -27,6 +27,7 @@ pub mod mapped_buffer;
 pub mod mapped_read;
 pub mod memfd;
 pub mod mountinfo;
+pub mod mounts;
 pub mod namespaces;
 pub mod nvcomp;
 pub mod nvml;

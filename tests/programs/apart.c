@@ -1,12 +1,10 @@
 /* A program, or a child of it, in namespaces that it has made: `apart KIND ROUNDS`
  * KIND: names (uts), objects (ipc), loopback (network), root (user: root inside), same (user: the same ids),
  * all (all four, root inside), threads (as root, with a thread), child (all, in a child) */
-#include "rounds.h"
-#include <fcntl.h>
+#include "apart.h"
 #include <grp.h>
 #include <net/if.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -14,15 +12,7 @@
 #define HOST "apart"
 
 static uid_t user_before;
-static gid_t group_before;
 static int apart, inside_user;
-
-static void write_text(const char *path, const char *text)
-{
-    int file = open(path, O_WRONLY);
-    CHECK(file >= 0);
-    CHECK(write(file, text, strlen(text)) == (ssize_t)strlen(text) && close(file) == 0);
-}
 
 static const char *text_of(const char *path)
 {
@@ -42,24 +32,10 @@ static void switch_loopback_on(void)
     CHECK(made >= 0 && ioctl(made, SIOCSIFFLAGS, &device) == 0 && close(made) == 0);
 }
 
-/* An ordinary user needs a user namespace for all others, in which it is who it was. */
 static void leave(int kinds, uid_t user, gid_t group)
 {
-    char line[64];
-    user_before = geteuid(), group_before = getegid();
-    apart = kinds, inside_user = kinds & CLONE_NEWUSER;
-    if (unshare(kinds) != 0) {
-        if (unshare(kinds | CLONE_NEWUSER) != 0) not_here("unshare");
-        inside_user = 1, user = user_before, group = group_before;
-    }
-    if (inside_user) {
-        write_text("/proc/self/setgroups", "deny");
-        snprintf(line, sizeof line, "%u %u 1\n", user, user_before);
-        write_text("/proc/self/uid_map", line);
-        snprintf(line, sizeof line, "%u %u 1\n", group, group_before);
-        write_text("/proc/self/gid_map", line);
-        CHECK(geteuid() == user && getegid() == group);
-    }
+    user_before = geteuid();
+    apart = kinds, inside_user = leave_for(kinds, user, group);
     if (kinds & CLONE_NEWUTS) CHECK(sethostname(HOST, strlen(HOST)) == 0 && setdomainname("of", 2) == 0);
     if (kinds & CLONE_NEWNET) switch_loopback_on();
 }

@@ -1,14 +1,13 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
- * KIND: a namespace (mount, cgroup, pid, time; socket, nested: what is in one), landlock, thread_uts,
- * thread_filter, thread_strict, child_mount, child_landlock, child_files, child_folder */
-#include "rounds.h"
-#include <fcntl.h>
+ * KIND: a namespace (cgroup, pid, time; socket_file, socket, nested: what is in one), landlock, thread_uts,
+ * thread_filter, thread_strict, child_landlock, child_files, child_folder */
+#include "apart.h"
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,17 +26,19 @@ static void leave(int namespace)
     if (unshare(namespace) != 0 && unshare(CLONE_NEWUSER | namespace) != 0) not_here("unshare");
 }
 
-static void mount_namespace(void) { leave(CLONE_NEWNS); }
+/* In a file system that only it has. */
+static void socket_file(void)
+{
+    leave_for(CLONE_NEWNS, 0, 0);
+    CHECK(mkdir("confined.own", 0755) == 0 || errno == EEXIST);
+    CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+    CHECK(mount("own", "confined.own", "tmpfs", 0, NULL) == 0 && mknod("confined.own/socket", S_IFSOCK | 0600, 0) == 0);
+}
 
 static void with_socket(void)
 {
     leave(CLONE_NEWNET);
     CHECK(socket(AF_INET, SOCK_DGRAM, 0) >= 0);
-}
-
-static void nested(void)
-{
-    if (unshare(CLONE_NEWUSER) != 0 || unshare(CLONE_NEWUSER) != 0) not_here("unshare");
 }
 
 static void cgroup(void) { leave(CLONE_NEWCGROUP); }
@@ -122,16 +123,27 @@ static void in_child(void (*confine)(void), unsigned long flags)
     if (read(told[0], &byte, 1) != 1) exit(77);
 }
 
-static void child_mount(void) { in_child(mount_namespace, 0); }
+
+static void user(void)
+{
+    if (unshare(CLONE_NEWUSER) != 0) not_here("unshare");
+}
+
+/* In one below its own. */
+static void nested(void)
+{
+    user();
+    in_child(user, 0);
+}
+
 static void child_landlock(void) { in_child(landlock, 0); }
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
 static void child_folder(void) { in_child(NULL, CLONE_FS); }
 
 static const struct kind kinds[] = {
-    {"mount", mount_namespace, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL},
-    {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
-    {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL}, {"thread_filter", thread_filter, NULL},
-    {"thread_strict", thread_strict, NULL}, {"child_mount", child_mount, NULL},
+    {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
+    {"socket_file", socket_file, NULL}, {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL},
+    {"thread_filter", thread_filter, NULL}, {"thread_strict", thread_strict, NULL},
     {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
     {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
 

@@ -74,9 +74,9 @@ macro_rules! refused {
             namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open",
                 refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
-            mount_namespace: "confined" "mount" "45" =>
-                "A program in a mount namespace of its own (unshare, bwrap, containers)",
-                refused "process" "left the namespaces of its job" "mount";
+            socket_in_a_mount_namespace: "confined" "socket_file" "45" =>
+                "A socket in a file system that only a mount namespace of its own has",
+                refused "process" "a socket at" "in its mount namespace alone";
             cgroup_namespace: "confined" "cgroup" "45" => "A cgroup namespace of its own",
                 refused "process" "left the namespaces of its job" "cgroup";
             pid_namespace: "confined" "pid" "45" => "A pid namespace for its children",
@@ -88,11 +88,9 @@ macro_rules! refused {
             objects_in_an_ipc_namespace: "held" "own_objects" "15" =>
                 "System V objects in an ipc namespace of its own",
                 refused "process" "System V objects in its ipc namespace";
-            user_namespace_in_another: "confined" "nested" "45" => "A user namespace within one of its own",
-                refused "process" "user namespace that is neither its own nor its job's";
-            mount_namespace_of_a_child: "confined" "child_mount" "45" =>
-                "A child in a mount namespace of its own",
-                refused "process" "left the namespaces of its job" "mount";
+            user_namespace_in_another: "confined" "nested" "45" =>
+                "A child in a user namespace within one of its parent",
+                refused "process" "user namespace and in one below that";
             namespace_of_a_thread: "confined" "thread_uts" "45" => "A thread in a uts namespace of its own",
                 refused "thread" "left the namespaces of its job (uts)", only Root;
             landlock_domain: "confined" "landlock" "45" => "A Landlock domain (landlock_restrict_self)",

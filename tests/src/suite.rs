@@ -466,6 +466,11 @@ macro_rules! suite {
                 #[short] apart_all: "apart" "all" => "All four of them";
                 #[short] apart_threads: "apart" "threads" => "Threads in a user namespace of their own";
                 #[short] apart_child: "apart" "child" => "A child in namespaces of its own";
+                mounted_copy: "mounted" "copy" =>
+                    "A mount namespace of its own, with file systems that are nowhere else";
+                mounted_root: "mounted" "root" => "The same as root of a user namespace (unshare -Urm)";
+                #[short] mounted_pivot: "mounted" "pivot" => "The same with another root (pivot_root)";
+                #[short] mounted_child: "mounted" "child" => "A child in a mount namespace of its own";
                 tree_many: "tree_many" => "Twenty workers with pipes";
                 tree_pairs_stream: "tree_pairs" "stream" =>
                     "Stream socket pairs between processes; descriptors handed over";

@@ -403,6 +403,7 @@ fn object(object: &Object, files: &FileTable) -> String {
             let saved = if files.content_of(object).is_some() { ", saved" } else { "" };
             format!("{path} (at {position} of {size} bytes{gone}{saved})")
         }
+        Object::Inside { position } => format!("in a mount namespace (at {position})"),
         Object::Directory { path, .. } | Object::Device { path } => path.to_string(),
         Object::PtyMaster { pty } => format!("master of {}", terminal(*pty, files)),
         Object::PtySlave { pty } => terminal(*pty, files),

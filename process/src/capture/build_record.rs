@@ -185,16 +185,17 @@ fn describe_all(
         return Err(CutError::Gone);
     };
     let made: Vec<&[Made]> = processes.iter().map(|one| &one.inside.seen.namespaces[..]).collect();
-    let (made_namespaces, mut places) =
-        made_namespaces::list(&made).map_err(|why| CutError::Refused(vec![refuse::process(program, why)]))?;
-    places.reverse();
+    let refused = |why| CutError::Refused(vec![refuse::process(program, why)]);
+    let list = made_namespaces::list(&made).map_err(refused)?;
+    let mut places = list.places.iter();
     let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
     for process in processes {
         let (pid, space) = (process.target.pid, process.target.space);
         let own = retained.iter().find(|(other, _)| *other == space).map(|(_, retained)| retained);
         let (mut record, memory, cut_memory) = describe(process, own, options, state, &once)
             .map_err(|error| process_errors::named(error, several, pid))?;
-        record.namespaces = places.pop().unwrap_or_default();
+        record.namespaces = places.next().cloned().unwrap_or_default();
+        list.settle(record.cwd_within.as_mut()).map_err(refused)?;
         // The parent by its id here; it gets the one that the processes know below.
         records.push((pid, record));
         members.push((space, memory));
@@ -205,7 +206,10 @@ fn describe_all(
     if !nested {
         record.last_id = ids::last();
     }
-    record.made_namespaces = made_namespaces;
+    for description in &mut record.files.descriptions {
+        list.settle(description.within.as_mut()).map_err(refused)?;
+    }
+    record.made_namespaces = list.records;
     (record.files.nameless, record.files.segments, record.files.ipc) =
         (once.nameless, once.segments, once.ipc);
     record.files.segment_contents = once.segment_contents;
@@ -326,6 +330,7 @@ fn describe(
         pid: target.pid,
         self_contained: options.self_contained,
         once,
+        insides: &seen.insides,
     };
     let (regions, mapped_files, whole) = regions::regions(&seen.mapped, &flags, &seen.policies, files);
     let replaced = |(_, (now, then)): &(&Mapped, (&bool, &bool))| **now && !**then;
@@ -439,6 +444,7 @@ fn record(
         .identities
         .of(exe_path, None, (pid, seen.mapped.iter().map(|mapped| &mapped.mapping)))
         .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
+    let exe = regions::inside(exe, surroundings.exe_inside);
     let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
     let told = seen.threads.iter().zip(&seen.facts).zip(surroundings.around);
     let mut threads: Vec<_> =
@@ -457,7 +463,8 @@ fn record(
         made_namespaces: Vec::new(),
         cwd: surroundings.cwd.path,
         cwd_deleted: surroundings.cwd.deleted,
-        cwd_inode: Some(surroundings.cwd.inode),
+        cwd_inode: surroundings.cwd.inode,
+        cwd_within: surroundings.cwd_within,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: surroundings.limits,
         host: HostRecord { realtime_ns: scenery.realtime_ns, ..state::host(pid, &scenery.vdso)? },

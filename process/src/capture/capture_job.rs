@@ -10,6 +10,7 @@ use crate::capture::contents::Taken;
 use crate::capture::files::unlinked;
 use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::folders;
+use crate::capture::made_namespaces::MountTrees;
 use crate::capture::map_flags;
 use crate::capture::regions;
 use crate::capture::shared_memory::SharedPages;
@@ -170,9 +171,10 @@ fn observe(
             let kept = state.of(&process.target);
             capture_process::ask(process, repaired, options, kept, std::mem::take(&mut first))
         })?;
+        let mut trees = MountTrees::default();
         advance(asked, |process, asked| {
             let kept = state.of(&process.target);
-            capture_process::look(process, asked, options, kept)
+            capture_process::look(process, asked, options, kept, &mut trees)
         })
     });
     let both = join(seen?, surroundings)?;
@@ -261,6 +263,7 @@ fn reader<'a>(
         inherited: &options.inherited,
         lose_connections: options.lose_connections,
         front: options.front,
+        namespaces: &options.namespaces,
     };
     let mut covered = Covered::default();
     all.iter().for_each(|one| covered.add(&one.stage.seen.mapped));

@@ -6,7 +6,9 @@
 
 use crate::capture::cwd::{self};
 use crate::capture::identity::{SharedFiles, inode_of};
+use crate::capture::made_namespaces::MountTrees;
 use crate::capture::maps::{self, Flags, Mapped};
+use crate::capture::mounts::{self, Insides, Place, View};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
 use crate::capture::{attributes, landlock, ldt, made_namespaces, root};
@@ -24,7 +26,7 @@ use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{InjectArea, PosixTimer, RootFolder};
+use holdfast_image::record::{InjectArea, Inside, PosixTimer, RootFolder};
 use holdfast_sys::clock;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem::{self};
@@ -35,6 +37,7 @@ use std::collections::HashMap;
 pub struct Asked {
     repaired: Repaired,
     mapped: Vec<Mapped>,
+    insides: Insides,
     mapping_flags: Option<Flags>,
     facts: Vec<ThreadFacts>,
     host: LiveThread,
@@ -59,7 +62,9 @@ pub fn ask(
         false => None,
     };
     let known = mapping_flags.as_ref().unwrap_or(&before.flags);
-    let maps = std::mem::take(&mut repaired.maps);
+    let mut maps = std::mem::take(&mut repaired.maps);
+    let insides = mounts::translate(target.pid, &options.namespaces, &mut maps)
+        .map_err(|why| CutError::Refused(vec![refuse::process(target.pid, why)]))?;
     let mapped = maps::classify(maps, known, &options.mapped).map_err(CutError::Refused)?;
     if options.only.is_none() {
         refuse::unless_empty(shared_memory::refuse_large(&mapped))?;
@@ -76,7 +81,7 @@ pub fn ask(
     let question = Question::new(&target.area, handled, is_first && before.nested, before.outsider);
     question.ask(&host, &target.area)?;
     held.under_way = Some(target.area);
-    Ok(Asked { repaired, mapped, mapping_flags, facts, host, question })
+    Ok(Asked { repaired, mapped, insides, mapping_flags, facts, host, question })
 }
 
 /// Reads everything but open files and memory, and what needs no tracing.
@@ -88,10 +93,11 @@ pub fn look(
     asked: Asked,
     options: &CutOptions,
     kept: &mut Kept,
+    trees: &mut MountTrees,
 ) -> Result<Seen, CutError> {
     let StoppedProcess { target, before, held, .. } = process;
     let (pid, area) = (target.pid, &target.area);
-    let Asked { repaired, mapped, mapping_flags, mut facts, host, question } = asked;
+    let Asked { repaired, mapped, insides, mapping_flags, mut facts, host, question } = asked;
     let Repaired { live, status, inner_pid, mut shared_pending, memory, .. } = repaired;
     let mut tries = 0;
     let (process, timers) = loop {
@@ -118,7 +124,7 @@ pub fn look(
     let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
-    let namespaces = made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces)?;
+    let namespaces = made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces, trees)?;
     Ok(Seen {
         namespaces,
         live,
@@ -133,6 +139,7 @@ pub fn look(
         ldt,
         status,
         mapped,
+        insides,
         memory,
         mapping_flags,
     })
@@ -159,15 +166,30 @@ pub fn surroundings(
     let &(live, _) = ids.first().ok_or(CutError::Gone)?;
     let comm = |tid| comms.get(&tid).cloned().unwrap_or_default();
     let inner = ids.iter().find(|(tid, _)| *tid == pid).map_or(pid, |(_, inner)| *inner);
-    let cwd = cwd::current(pid, inner)?;
+    let mut cwd = cwd::current(pid, inner)?;
     refuse::unless_empty(cwd.foreign.map(|other| refuse::folder_of_another(pid, other)))?;
-    let root = root::of(pid, job).map_err(|why| CutError::Refused(vec![refuse::process(pid, why)]))?;
+    let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
+    let root = root::of(pid, job).map_err(refused)?;
+    let (mut exe, mut exe_inside, mut cwd_within) = (procfs::link(&format!("/proc/{pid}/exe"))?, None, None);
+    if let Some(view) = View::of(pid, job).map_err(refused)? {
+        cwd_within = cwd.follow(pid, &view).map_err(refused)?;
+        if let Some((path, place)) = view.follow(&format!("/proc/{pid}/exe")).map_err(refused)? {
+            let (now, only) = match place {
+                Place::Outside(outside) => (outside, false),
+                Place::Only => ([format!("/proc/{pid}/root").as_bytes(), &path].concat(), true),
+            };
+            exe = now;
+            exe_inside = Some(Inside { path: Name(path), only });
+        }
+    }
     Ok(Surroundings {
+        cwd_within,
+        exe_inside,
         root: root.map(|(path, here)| RootFolder { path, inode: Some(inode_of(&here)) }),
         own: area::own_descriptor(live, &target.area)?,
         around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid)).collect(),
         limits: state::limits(pid),
-        exe: procfs::link(&format!("/proc/{pid}/exe"))?,
+        exe,
         cwd,
     })
 }

@@ -12,6 +12,7 @@ use super::watchers::Watchers;
 use super::written_files::{Key, Sight, Written};
 use crate::folder_walk;
 use holdfast_image::record::{FileTable, Object};
+use holdfast_sys::procfs;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,7 +45,10 @@ impl ClosedFiles {
     pub fn look(&self, pids: &[i32]) {
         let mut all: Vec<(i64, PathBuf)> = Vec::new();
         let users: BTreeSet<u32> = pids.iter().filter_map(|pid| Some(about(*pid)?.uid())).collect();
-        let cwds = pids.iter().filter_map(|pid| fs::read_link(format!("/proc/{pid}/cwd")).ok());
+        // The paths of other mount namespaces are not ours.
+        let mounts = |pid: &str| procfs::link(&format!("/proc/{pid}/ns/mnt")).ok();
+        let cwds = pids.iter().filter(|pid| mounts(&pid.to_string()) == mounts("self"));
+        let cwds = cwds.filter_map(|pid| fs::read_link(format!("/proc/{pid}/cwd")).ok());
         let cwds: BTreeSet<PathBuf> = cwds.collect();
         for user in users {
             let folders = cwds.iter().map(|folder| (folder.clone(), folder_walk::depth_below(folder)));

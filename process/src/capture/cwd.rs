@@ -3,9 +3,10 @@
 //! Called by `cut`, inside the stop. How it fails: the program is gone.
 
 use super::identity::inode_of;
+use super::mounts::{Place, View};
 use super::own_proc;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::Inode;
+use holdfast_image::record::{Inode, Within};
 use holdfast_sys::procfs;
 use std::ffi::OsStr;
 use std::fs;
@@ -27,9 +28,35 @@ pub struct Folder {
     /// It was removed: its permission bits.
     pub deleted: Option<u32>,
     /// Which it is, and whose.
-    pub inode: Inode,
+    pub inode: Option<Inode>,
     /// It is in /proc, of another process or thread, which a restart would not find there.
     pub foreign: Option<i32>,
+}
+
+impl Folder {
+    /// Of a process in a mount namespace of its own: where it is inside. It gets the path by which the job has it; one
+    /// that is only inside gets the root, where a restart begins.
+    ///
+    /// # Errors
+    /// It is on a mount that was taken away.
+    pub fn follow(&mut self, pid: i32, view: &View) -> Result<Option<Within>, String> {
+        let Some((path, place)) = view.follow(&format!("/proc/{pid}/cwd"))? else { return Ok(None) };
+        if self.path.0 != path || self.deleted.is_some() {
+            // Of /proc, or removed: found, or made again, where the job is.
+            return match place {
+                Place::Outside(outside) if path.starts_with(b"/proc/") || outside == path => Ok(None),
+                _ => {
+                    Err("its working folder was removed in its mount namespace, which is not supported"
+                        .into())
+                }
+            };
+        }
+        match place {
+            Place::Outside(outside) => self.path = Name(outside),
+            Place::Only => (self.path, self.inode) = (Name::from("/"), None),
+        }
+        Ok(Some(Within { namespace: view.inode, path: Name(path) }))
+    }
 }
 
 /// Looks at that of a process. `inner`: its id as it sees it itself.
@@ -40,7 +67,7 @@ pub fn current(pid: i32, inner: i32) -> io::Result<Folder> {
     let link = format!("/proc/{pid}/cwd");
     let path = procfs::link(&link)?;
     let here = fs::metadata(&link)?;
-    let inode = inode_of(&here);
+    let inode = Some(inode_of(&here));
     let foreign = own_proc::foreign(&path, [pid, inner]);
     let named = |path: Vec<u8>| {
         Ok(Folder { path: Name(own_proc::named(&path, [pid, inner])), deleted: None, inode, foreign })

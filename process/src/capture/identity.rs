@@ -89,7 +89,7 @@ fn at_once(path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
     }
     let (size, mode, mtime_ns) = (metadata.len(), metadata.mode() & 0o7777, mtime_ns(&metadata));
     let inode = Some(inode_of(&metadata));
-    Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode, inode })
+    Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode, inode, inside: None })
 }
 
 /// Files that are mapped shared, as they are inside the stop: as soon as the program runs on it may remove or replace

@@ -4,6 +4,7 @@
 //! Called by `capture_process`; [`list`] by `build_record`, which has what all processes have told. What must hold: a
 //! process without namespaces of its own is asked nothing. Fails by: [`CutError`].
 
+use super::mounts::{self, View};
 use super::namespaces::{self, Other};
 use crate::error::CutError;
 use crate::inject::live_thread::{BUFFERS, LiveThread};
@@ -11,9 +12,11 @@ use crate::inject::stub::Row;
 use crate::namespaces::Namespaces;
 use crate::refuse;
 use holdfast_image::bytes::Name;
+use holdfast_image::mounts::{MountTree, Within};
 use holdfast_image::namespaces::{NamespaceContent, NamespaceRecord};
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
+use std::collections::{HashMap, HashSet};
 
 /// More are not made at a restart, which has each open at a number of its own.
 const MOST: usize = 16;
@@ -36,7 +39,12 @@ const MSG_INFO: u64 = 12;
 pub struct Made {
     other: Other,
     content: NamespaceContent,
+    /// Of a mount namespace: devices of file systems that are nowhere else.
+    devices: Vec<u64>,
 }
+
+/// What is in mount namespaces, by their inodes: each is read once in a stop.
+pub type MountTrees = HashMap<u64, (MountTree, Vec<u64>)>;
 
 impl Made {
     /// Whether it is a user namespace.
@@ -54,6 +62,7 @@ pub fn ask(
     pid: i32,
     (host, area, threads): (&LiveThread, &InjectArea, usize),
     job: &Namespaces,
+    trees: &mut MountTrees,
 ) -> Result<Vec<Made>, CutError> {
     let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
     let others = namespaces::others(pid, &Namespaces::of(pid, pid), job).map_err(refused)?;
@@ -83,6 +92,15 @@ pub fn ask(
         Name(field.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
     };
     let is_there = |at: &usize| told[*at..at + 4] != [0; 4];
+    let mut mounts = |inode: u64| -> Result<(MountTree, Vec<u64>), CutError> {
+        if let Some(known) = trees.get(&inode) {
+            return Ok(known.clone());
+        }
+        let view = View::of(pid, job).map_err(refused)?.ok_or(CutError::Gone)?;
+        let found = (view.contents().map_err(refused)?, view.devices);
+        trees.insert(inode, found.clone());
+        Ok(found)
+    };
     let content = |kind: &str| match kind {
         "uts" => Ok(NamespaceContent::Uts { host: text(HOST), domain: text(DOMAIN) }),
         "network" => namespaces::is_up(pid)
@@ -95,20 +113,65 @@ pub fn ask(
         _ if COUNTS.iter().any(is_there) => Err(refused(IN_USE.into())),
         _ => Ok(NamespaceContent::Ipc),
     };
-    let made = others.into_iter().map(|other| Ok(Made { content: content(other.kind)?, other }));
+    let made = others.into_iter().map(|other| {
+        if other.kind == "mount" {
+            let (tree, devices) = mounts(other.inode)?;
+            return Ok(Made { content: NamespaceContent::Mount(tree), other, devices });
+        }
+        Ok(Made { content: content(other.kind)?, other, devices: Vec::new() })
+    });
     made.collect()
 }
 
-/// The list for the record, and for each process its places in it.
+/// All namespaces of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct List {
+    /// The list for the record.
+    pub records: Vec<NamespaceRecord>,
+    /// For each process its places in it.
+    pub places: Vec<Vec<u32>>,
+    /// Of each place, the inode.
+    pub inodes: Vec<u64>,
+}
+
+impl List {
+    /// What was noted by an inode ([`Within`]), by the place in the list.
+    ///
+    /// # Errors
+    /// No process is in that namespace any more.
+    pub fn settle(&self, within: Option<&mut Within>) -> Result<(), String> {
+        let Some(within) = within else { return Ok(()) };
+        let place = self.inodes.iter().position(|inode| *inode == within.namespace);
+        within.namespace = place.ok_or_else(|| format!("{} {}", within.path, mounts::DETACHED))? as u64;
+        Ok(())
+    }
+}
+
+/// All of them.
 ///
 /// # Errors
-/// There are too many.
-pub fn list(processes: &[&[Made]]) -> Result<(Vec<NamespaceRecord>, Vec<Vec<u32>>), String> {
+/// There are too many; two have one file system.
+pub fn list(processes: &[&[Made]]) -> Result<List, String> {
     let mut all: Vec<&Made> = Vec::new();
     for made in processes.iter().copied().flatten() {
         if !all.iter().any(|known| known.other.inode == made.other.inode) {
             all.push(made);
         }
+    }
+    let mut devices = HashSet::new();
+    if !all.iter().flat_map(|made| &made.devices).all(|device| devices.insert(device)) {
+        return Err(
+            "two mount namespaces have one file system in memory that no other has, which is not supported"
+                .into(),
+        );
+    }
+    let is_in = |inode: u64| all.iter().any(|made| made.other.inode == inode);
+    if all.iter().filter_map(|made| made.other.below).any(is_in) {
+        return Err(
+            "it has processes in a user namespace and in one below that, which is not supported: start `holdfast run` \
+             inside"
+                .into(),
+        );
     }
     if all.len() > MOST {
         return Err(format!("the job has made {} namespaces, and a restart makes at most {MOST}", all.len()));
@@ -128,7 +191,11 @@ pub fn list(processes: &[&[Made]]) -> Result<(Vec<NamespaceRecord>, Vec<Vec<u32>
         places.sort_unstable();
         places
     };
-    Ok((all.iter().map(record).collect(), processes.iter().map(own).collect()))
+    Ok(List {
+        records: all.iter().map(record).collect(),
+        places: processes.iter().map(own).collect(),
+        inodes: all.iter().map(|made| made.other.inode).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -138,14 +205,46 @@ mod tests {
 
     #[test]
     fn owners_come_before_what_they_own_and_after_what_the_job_owns() {
-        let made = |kind, inode, owner, content| Made { other: Other { kind, inode, owner }, content };
+        let made = |kind, inode, owner, content| Made {
+            other: Other { kind, inode, owner, below: None },
+            content,
+            devices: Vec::new(),
+        };
         let user = made("user", 7, None, NamespaceContent::User(IdMaps::default()));
         let ipc = made("ipc", 5, Some(7), NamespaceContent::Ipc);
         let net = made("network", 9, None, NamespaceContent::Network { up: true });
         let first = [ipc.clone(), user.clone()];
         let found = list(&[&first, &[], &[user.clone(), net.clone()]]);
         let record = |made: Made, owner| NamespaceRecord { owner, content: made.content };
-        let all = vec![record(net, None), record(user, None), record(ipc, Some(1))];
-        assert_eq!(found, Ok((all, vec![vec![1, 2], vec![], vec![0, 1]])));
+        let records = vec![record(net, None), record(user, None), record(ipc, Some(1))];
+        let places = vec![vec![1, 2], vec![], vec![0, 1]];
+        let list = List { records, places, inodes: vec![9, 7, 5] };
+        assert_eq!(found, Ok(list.clone()));
+        let mut within = Within { namespace: 7, path: Name::from("/mnt/file") };
+        assert_eq!((list.settle(Some(&mut within)), within.namespace), (Ok(()), 1));
+        let mut within = Within { namespace: 8, ..within };
+        assert!(list.settle(Some(&mut within)).is_err() && list.settle(None).is_ok());
+    }
+
+    #[test]
+    fn a_user_namespace_below_another_is_made_if_no_process_is_in_that() {
+        let made = |inode, below| Made {
+            other: Other { kind: "user", inode, owner: None, below },
+            content: NamespaceContent::User(IdMaps::default()),
+            devices: Vec::new(),
+        };
+        assert!(
+            list(&[&[made(3, Some(2))]]).is_ok() && list(&[&[made(3, Some(2))], &[made(2, None)]]).is_err()
+        );
+    }
+
+    #[test]
+    fn a_file_system_of_two_namespaces_is_refused() {
+        let made = |inode| Made {
+            other: Other { kind: "mount", inode, owner: None, below: None },
+            content: NamespaceContent::Mount(MountTree::default()),
+            devices: vec![40],
+        };
+        assert!(list(&[&[made(3)], &[made(4)]]).is_err() && list(&[&[made(3)], &[made(3)]]).is_ok());
     }
 }

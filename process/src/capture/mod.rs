@@ -35,6 +35,7 @@ pub mod made_namespaces;
 pub mod map_flags;
 pub mod maps;
 pub mod mlock;
+pub mod mounts;
 pub mod name_caches;
 pub mod namespaces;
 pub mod open_file;

@@ -22,6 +22,9 @@ pub struct Other {
     pub inode: u64,
     /// That of the user namespace that it belongs to; `None`: the job's.
     pub owner: Option<u64>,
+    /// Of a user namespace that is not right below the job's: what it is below. A restart makes it without that, which
+    /// none of the job may be in then (`ch-run` makes one in another).
+    pub below: Option<u64>,
 }
 
 /// Those of a process. `own`: all of it, `job`: those of the job.
@@ -38,13 +41,17 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
             return Ok(Vec::new()); // it has ended
         };
         let owner = Some(above).filter(|above| job.inode("user") != Some(*above));
-        if owner.is_some() && (kind == "user" || owner != user) {
+        if kind == "user" {
+            found.push(Other { kind, inode, owner: None, below: owner });
+            continue;
+        }
+        if owner.is_some() && owner != user {
             return Err(format!(
                 "its {kind} namespace belongs to a user namespace that is neither its own nor its job's, which is not \
                  supported: start `holdfast run` inside"
             ));
         }
-        found.push(Other { kind, inode, owner });
+        found.push(Other { kind, inode, owner, below: None });
     }
     let has = |kind: &str| found.iter().any(|one| one.kind == kind);
     if has("network") {
@@ -67,7 +74,11 @@ fn unless_ended<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 /// The inode of the user namespace that owns one of a process, or is above it; `None`: the process has ended.
 fn owner(pid: i32, kind: &str) -> io::Result<Option<u64>> {
-    let name = if kind == "network" { "net" } else { kind };
+    let name = match kind {
+        "network" => "net",
+        "mount" => "mnt",
+        kind => kind,
+    };
     let Some(opened) = unless_ended(File::open(format!("/proc/{pid}/ns/{name}")))? else { return Ok(None) };
     let owner = match kind {
         "user" => namespaces::above(opened.as_fd()),

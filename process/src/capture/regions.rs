@@ -6,10 +6,11 @@ use super::files::unlinked;
 use super::identity::{Identities, SharedFiles};
 use super::map_flags::kept_flags;
 use super::maps::{Flags, Kind, Mapped, PRIVATE_NAME, SHARED_NAME, flags_at, path_of};
+use super::mounts::Insides;
 use holdfast_image::Addr;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Backing, FileIdentity, FileTable, NamelessFile, Region};
+use holdfast_image::record::{Backing, FileIdentity, FileTable, Inside, NamelessFile, Region};
 use holdfast_sys::procfs::Mapping;
 use std::collections::{HashMap, HashSet};
 
@@ -25,6 +26,18 @@ pub struct Files<'a> {
     pub self_contained: bool,
     /// What the job has once: files without a name and segments.
     pub once: &'a FileTable,
+    /// What files are called in its mount namespace.
+    pub insides: &'a Insides,
+}
+
+/// What the image says of a file that a process has in its mount namespace. One that is nowhere else has no other path.
+pub fn inside(file: FileIdentity, inside: Option<Inside>) -> FileIdentity {
+    match inside {
+        Some(Inside { path, only: true }) => {
+            FileIdentity { path: path.clone(), inside: Some(Inside { path, only: true }), ..file }
+        }
+        inside => FileIdentity { inside, ..file },
+    }
 }
 
 /// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
@@ -36,7 +49,7 @@ pub fn regions(
     policies: &[Option<MemoryPolicy>],
     known: Files<'_>,
 ) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
-    let Files { shared, identities, pid, self_contained, once } = known;
+    let Files { shared, identities, pid, self_contained, once, insides } = known;
     let nameless = &once.nameless[..];
     let mut files: Vec<FileIdentity> = Vec::new();
     let mut index_of: HashMap<(Vec<u8>, bool), Option<u32>> = HashMap::new();
@@ -52,7 +65,8 @@ pub fn regions(
                     let others = all.iter().map(|mapped| &mapped.mapping);
                     identities.of(path, Some(mapping.inode), (pid, others))
                 };
-                files.push(if mapping.shared { shared.identity(mapping)? } else { own()? });
+                let file = if mapping.shared { shared.identity(mapping)? } else { own()? };
+                files.push(inside(file, insides.get(&mapping.name).cloned()));
                 u32::try_from(files.len() - 1).ok()
             })
         };
@@ -167,9 +181,11 @@ mod tests {
     use super::*;
     use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::{self, parse_maps};
+    use std::sync::LazyLock;
 
     fn known<'a>(shared: &'a SharedFiles, identities: &'a mut Identities, once: &'a FileTable) -> Files<'a> {
-        Files { shared, identities, pid: 0, self_contained: false, once }
+        static NONE: LazyLock<Insides> = LazyLock::new(Insides::new);
+        Files { shared, identities, pid: 0, self_contained: false, once, insides: &NONE }
     }
 
     #[test]

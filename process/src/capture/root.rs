@@ -16,6 +16,10 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// A restart could not find it, or not go there.
 pub fn of(pid: i32, job: &Namespaces) -> Result<Option<(Name, Metadata)>, String> {
+    // That of another mount namespace is another one by nature: see `mounts`.
+    if job.other_mounts(pid).is_some() {
+        return Ok(None);
+    }
     let link = format!("/proc/{pid}/root");
     let Ok(here) = fs::metadata(&link) else { return Ok(None) };
     if !job.has_other_root((here.dev(), here.ino())) {

@@ -504,7 +504,8 @@ mod tests {
         let metadata = file.metadata().unwrap();
         let object = regular(path, &metadata, metadata.len());
         let flags = libc::O_RDWR.cast_unsigned();
-        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0 }];
+        let descriptions =
+            vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0, within: None }];
         let descriptors = vec![Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 }];
         FileTable { descriptors, descriptions, ..FileTable::default() }
     }

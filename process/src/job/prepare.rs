@@ -5,6 +5,7 @@
 use crate::capture::hardlinks;
 use crate::capture::landlock;
 use crate::capture::maps::Flags;
+use crate::capture::mounts;
 use crate::capture::regions;
 use crate::error::CutError;
 use crate::freeze::frozen_memory::SavedPages;
@@ -106,6 +107,8 @@ pub fn prepare(
     .map_err(|_| CutError::Gone)?;
     // What it finds is known inside the stop then.
     hardlinks::name_mappings(&mut maps);
+    mounts::survey(pid, &options.namespaces, &mut maps)
+        .map_err(|why| CutError::Refused(vec![refuse::process(pid, why)]))?;
     let replaced = regions::replaced(pid, &maps, &mut kept.identities);
     let vdso =
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);

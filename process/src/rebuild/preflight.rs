@@ -95,7 +95,9 @@ fn own(
     let or_other = |file, why: Option<String>| why.or_else(|| other(file).map(|error| error.to_string()));
     let obstacle = |file| or_other(file, changed(file));
     for (file, end) in mapped {
-        let Some(file) = record.files.mapped.get(file as usize) else { continue };
+        let Some(file) = record.files.mapped.get(file as usize).filter(|file| !file.is_only_inside()) else {
+            continue;
+        };
         if contents.iter().all(|content| content.path != file.path) {
             lines.extend(match end {
                 // Made anew, or put back.
@@ -107,7 +109,7 @@ fn own(
         }
     }
     // One that is in the image may have been rebuilt: its file is executed, and what was mapped of it is restored.
-    if !executable && !gone.takes(&record.exe.path) {
+    if !executable && !record.exe.is_only_inside() && !gone.takes(&record.exe.path) {
         lines.extend(other(&record.exe).map(|error| error.to_string()));
     }
     if let Some(root) = &record.root {
@@ -149,7 +151,9 @@ fn shorter(file: &FileIdentity, end: u64) -> Option<String> {
 /// Files that it shares for writing and that are another user's now.
 fn shared_of_others(record: &ProcessRecord, opener: &Opener) -> Vec<String> {
     let file = |region: &Region| match region.backing {
-        Backing::SharedFile { file, writable: true, .. } => record.files.mapped.get(file as usize),
+        Backing::SharedFile { file, writable: true, .. } => {
+            record.files.mapped.get(file as usize).filter(|file| !file.is_only_inside())
+        }
         _ => None,
     };
     let found = record.regions.iter().filter_map(file);
@@ -301,6 +305,7 @@ mod tests {
             build_id: identity::build_id(path),
             mode: 0o755,
             inode: None,
+            inside: None,
         };
         assert_eq!(changed(&file), None, "the build-id counts, not the time");
         let without = FileIdentity { build_id: None, ..file.clone() };
@@ -323,6 +328,7 @@ mod tests {
             build_id: None,
             mode: 0o644,
             inode: None,
+            inside: None,
         };
         let line = |len: usize, end: u64| {
             fs::write(&path, vec![1; len]).unwrap();

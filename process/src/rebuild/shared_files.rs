@@ -73,6 +73,7 @@ mod tests {
             build_id: None,
             mode: 0o600,
             inode: None,
+            inside: None,
         };
         let of = |prot: u32, page: u64, pages: u64| {
             let backing = Backing::SharedFile { file: 0, offset: page * PAGE_SIZE, writable: prot & 2 != 0 };

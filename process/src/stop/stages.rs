@@ -6,13 +6,14 @@ use crate::capture::cwd::Folder;
 use crate::capture::identity::SharedFiles;
 use crate::capture::made_namespaces::Made;
 use crate::capture::maps::{Flags, Mapped};
+use crate::capture::mounts::Insides;
 use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
 use crate::inject::live_thread::LiveThread;
 use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder};
+use holdfast_image::record::{Inside, LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder, Within};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
 use std::collections::HashMap;
@@ -84,6 +85,8 @@ pub struct Seen {
     pub shared_pending: Vec<[u8; 128]>,
     /// Mappings.
     pub mapped: Vec<Mapped>,
+    /// What their files are called in its mount namespace.
+    pub insides: Insides,
     /// Their flags, where they were looked at inside the stop.
     pub mapping_flags: Option<Flags>,
     /// Their memory policies, if any.
@@ -107,8 +110,12 @@ pub struct Surroundings {
     pub limits: Vec<Limit>,
     /// Executable.
     pub exe: Vec<u8>,
+    /// What it is called in its mount namespace, if it is on a mount of that.
+    pub exe_inside: Option<Inside>,
     /// Current directory.
     pub cwd: Folder,
+    /// The same of that.
+    pub cwd_within: Option<Within>,
     /// Root directory, if it is not the job's.
     pub root: Option<RootFolder>,
     /// Number of libholdfast's own connection.

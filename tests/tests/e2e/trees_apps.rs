@@ -130,6 +130,22 @@ fn parallel() -> Case {
     Case::line("GNU parallel", line, &["/usr/bin/parallel"])
 }
 
+/// An image that has nothing of its own but a program.
+fn charliecloud() -> Case {
+    let prepare = format!(
+        "umask 022; mkdir -p image/usr image/dev image/proc image/sys image/tmp image/etc image/home image/root \
+         image/mnt data; for name in bin lib lib64; do [ -h /$name ] && ln -s usr/$name image/$name; done; \
+         touch image/etc/hosts image/etc/resolv.conf image/etc/passwd image/etc/group; cp {} image/inside.py",
+        app_file("inside.py")
+    );
+    let line = format!(
+        "export USER=me HOME=/; exec ch-run -b /usr:/usr -b \"$PWD/data\":/mnt image -- {PYTHON} /inside.py \
+         /mnt {}",
+        turns(200)
+    );
+    Case::line("ch-run", &line, &["/usr/bin/ch-run"]).prepared(&prepare)
+}
+
 fn python(name: &str, arguments: &[&str], needs: &[&'static str]) -> Case {
     Case::of(name, &[&[PYTHON], arguments].concat(), needs)
 }
@@ -263,6 +279,9 @@ cases! {
     fakeroot: Case::of("fakeroot", &["/usr/bin/fakeroot", "/bin/bash", "@owners.sh"], &["/usr/bin/fakeroot"])
         .of_root("in a user namespace chown(2) to an unknown id fails with EINVAL: it ignores EPERM only").long();
     pytorch: python("PyTorch DataLoader", &["@loader.py"], &[TORCH]).long();
+    bwrap: Case::of("bwrap", &["/usr/bin/bwrap", "--dev-bind", "/", "/", "--ro-bind", "/usr", "/usr", "--tmpfs", "/mnt",
+        PYTHON, "@inside.py", "/mnt", &turns(200)], &["/usr/bin/bwrap"]);
+    ch_run: charliecloud();
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     tmux_with_an_emptied_folder: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux", "40", "temporary"],
         &["/usr/bin/tmux"]).prepared("mkdir temporary").emptied("temporary").long();

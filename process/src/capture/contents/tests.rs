@@ -24,7 +24,8 @@ impl Bed {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         let object = regular(&path, &file.metadata().unwrap(), 0);
         let flags = flags.cast_unsigned();
-        let description = Description { flags, object, locks: Vec::new(), owner: None, streams: 0 };
+        let description =
+            Description { flags, object, locks: Vec::new(), owner: None, streams: 0, within: None };
         let descriptor = Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 };
         let (descriptors, descriptions) = (vec![descriptor], vec![description]);
         Bed { file, table: FileTable { descriptors, descriptions, ..FileTable::default() } }

@@ -1,10 +1,17 @@
 //! What is known of descriptors while they are read, and of who has them.
 
+use crate::capture::mounts::{Place, View};
 use crate::inject::copied_files::Copies;
+use crate::namespaces::Namespaces;
+use holdfast_image::bytes::Name;
+use holdfast_image::record::Within;
 use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+
+/// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
+const DELETED: &[u8] = b" (deleted)";
 
 /// One process whose descriptors are read.
 pub struct Holder<'a> {
@@ -33,9 +40,36 @@ pub(super) struct Found {
     pub(super) target: Vec<u8>,
     pub(super) device: u64,
     pub(super) inode: u64,
+    /// It is on a mount of a namespace that a program has made.
+    pub(super) within: Option<Within>,
+    /// Its path is that, and none of the job's.
+    pub(super) only_inside: bool,
+    /// It is on a mount that no namespace of the job has any more.
+    pub(super) detached: bool,
 }
 
 impl Found {
+    /// Has it at the path by which the job has it. `views`: the mount namespaces that programs have made.
+    pub(super) fn follow(&mut self, views: &[View]) {
+        // A restart finds what is of /proc in its own.
+        let is_other = self.target.starts_with(b"/") && !self.target.starts_with(b"/proc/");
+        if !is_other || self.target.ends_with(DELETED) {
+            return;
+        }
+        let Some(mount) = self.info.get("mnt_id").and_then(|id| id.parse().ok()) else { return };
+        let placed = views.iter().find_map(|view| Some((view, view.place(mount, &self.target)?)));
+        let Some((view, place)) = placed else {
+            // Of message queues and the like, which are on no mount that is seen, the kind says what they are.
+            self.detached = !views.iter().any(|view| view.is_of_job(mount));
+            return;
+        };
+        self.within = Some(Within { namespace: view.inode, path: Name(self.target.clone()) });
+        match place {
+            Place::Outside(outside) => self.target = outside,
+            Place::Only => self.only_inside = true,
+        }
+    }
+
     pub(super) fn is_socket(&self) -> bool {
         self.target.starts_with(b"socket:")
     }
@@ -50,6 +84,8 @@ pub struct Outside<'a> {
     pub lose_connections: bool,
     /// `holdfast run` or `restart`, while it lives: it has the standard streams that the program was given.
     pub front: Option<i32>,
+    /// Those of the job.
+    pub namespaces: &'a Namespaces,
 }
 
 /// What the program does while it is looked at.

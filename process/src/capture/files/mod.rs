@@ -30,9 +30,11 @@ mod terminals;
 pub mod unlinked;
 mod urgent;
 
+use super::mounts::View;
 use super::watchers::Watchers;
 use crate::cuda::uses;
 use crate::inject::copied_files;
+use crate::namespaces::Namespaces;
 use crate::thread_pool;
 use found::{Found, Group, Stream};
 use holdfast_image::record::{Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, Pty};
@@ -112,8 +114,12 @@ impl<'a> FileReader<'a> {
         let numbered: Vec<(usize, &Holder<'_>)> = holders.iter().enumerate().collect();
         let all =
             thread_pool::map(&numbered, thread_pool::workers(), |&(at, holder)| find_all(at, holder, look));
-        let found =
+        let mut found =
             all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
+        let views = views(&holders, (outside.namespaces, look))?;
+        if !views.is_empty() {
+            found.iter_mut().for_each(|one| one.follow(&views));
+        }
         let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
         for (place, one) in found.iter().enumerate() {
             places.entry(one.inode).or_default().push(place);
@@ -236,7 +242,8 @@ impl<'a> FileReader<'a> {
         let object = self.object(found)?;
         let locks = self.locks(found)?;
         let owner = self.owner(found, flags, &locks)?;
-        Ok(Description { flags, object, locks, owner, streams: 0 })
+        let within = found.within.clone();
+        Ok(Description { flags, object, locks, owner, streams: 0, within })
     }
 
     fn locks(&self, found: &Found) -> Result<Vec<FileLock>, Obstacle> {
@@ -265,6 +272,21 @@ impl<'a> FileReader<'a> {
             watchers
         })
     }
+}
+
+/// The mount namespaces that programs have made. Of a program that runs, what is wrong with one is said elsewhere.
+fn views(holders: &[Holder<'_>], (job, look): (&Namespaces, Look)) -> io::Result<Vec<View>> {
+    let mut views: Vec<View> = Vec::new();
+    for holder in holders {
+        if job.other_mounts(holder.pid).is_none_or(|inode| views.iter().any(|view| view.inode == inode)) {
+            continue;
+        }
+        match View::of(holder.pid, job) {
+            Err(why) if look == Look::Stopped => return Err(io::Error::other(why)),
+            found => views.extend(found.ok().flatten()),
+        }
+    }
+    Ok(views)
 }
 
 /// Numbers for the descriptions of all descriptors, by copies of these.
@@ -297,7 +319,18 @@ fn number(holders: &[Holder<'_>], found: &[Found]) -> io::Result<HashMap<(usize,
 fn find(at: usize, folder: &DescriptorFolder, fd: i32) -> io::Result<Found> {
     let info = folder.info(fd).ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
     let (device, inode) = folder.identity(fd).unwrap_or_default();
-    Ok(Found { holder: at, fd, info, target: folder.target(fd)?, device, inode })
+    let target = folder.target(fd)?;
+    Ok(Found {
+        holder: at,
+        fd,
+        info,
+        target,
+        device,
+        inode,
+        within: None,
+        only_inside: false,
+        detached: false,
+    })
 }
 
 /// Finds all descriptors of a process.

@@ -8,6 +8,7 @@ use super::found::{Found, Look};
 use super::in_flight::{peek_pipe, unreadable};
 use super::obstacle::Obstacle;
 use super::{DELETED, FileReader};
+use crate::capture::mounts::DETACHED;
 use crate::cuda::uses;
 use crate::refuse;
 use holdfast_image::bytes::{Blob, Name};
@@ -31,6 +32,8 @@ folder for the other name: an inotify instance of the program would notice; watc
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 /// The file system of message queues (mqueue_overview(7); ipc/mqueue.c).
 const MQUEUE: u64 = 0x1980_0202;
+const ONLY_INSIDE: &str = "neither a file nor a folder, in its mount namespace alone, which is not supported: start \
+`holdfast run` inside";
 const UNKNOWN: &str = "this kind of file is not supported";
 
 impl FileReader<'_> {
@@ -64,10 +67,17 @@ impl FileReader<'_> {
         if let Some(pid) = self.foreign_process(found, target) {
             return self.process_file(found, pid);
         }
+        if found.detached && !self.is_queue(found) {
+            return Err(DETACHED.into());
+        }
         let path = self.link_path(found);
         let metadata = fs::metadata(&path).map_err(|error| Obstacle::of("", &error))?;
         let kind = metadata.mode() & libc::S_IFMT;
         match kind {
+            libc::S_IFREG | libc::S_IFDIR if found.only_inside => {
+                Ok(Object::Inside { position: found.info.position })
+            }
+            _ if found.only_inside => Err(ONLY_INSIDE.into()),
             libc::S_IFREG => self.regular(found, &metadata),
             // It is empty, and nothing can be made in it any more.
             libc::S_IFDIR if target.ends_with(DELETED) => {
@@ -126,11 +136,15 @@ impl FileReader<'_> {
         format!("/proc/{}/task/{}/fd/{}", holder.pid, holder.tid, found.fd)
     }
 
-    pub(super) fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
-        // A message queue is shown as a file of the root folder: what is there is asked for its kind.
-        let in_root = found.target.iter().filter(|byte| **byte == b'/').count() == 1;
+    /// A message queue is shown as a file of the root folder: what is there is asked for its kind.
+    fn is_queue(&self, found: &Found) -> bool {
         let kind = || fd::file_system_type(Path::new(&self.link_path(found)));
-        if in_root && kind().is_ok_and(|kind| kind == MQUEUE) {
+        is_in_root(found) && kind().is_ok_and(|kind| kind == MQUEUE)
+    }
+
+    pub(super) fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
+        let in_root = is_in_root(found);
+        if self.is_queue(found) {
             return Err("a POSIX message queue is not supported".into());
         }
         if refuse::is_of_objects(&found.target) {
@@ -268,6 +282,10 @@ impl FileReader<'_> {
             inode: name.map(|(_, file)| inode_of(file)),
         })
     }
+}
+
+fn is_in_root(found: &Found) -> bool {
+    found.target.iter().filter(|byte| **byte == b'/').count() == 1
 }
 
 /// eventfd, epoll, timerfd, signalfd from fdinfo (fs/eventfd.c, fs/eventpoll.c, fs/timerfd.c, fs/signalfd.c).

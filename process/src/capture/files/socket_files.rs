@@ -15,16 +15,28 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Completes the record of a socket that has a path. `inode`: what the kernel says of its file, lower half.
+/// Completes the record of a socket that has a path. `inode`: what the kernel says of its file, lower half. `is_apart`:
+/// the process is in a mount namespace of its own.
 ///
 /// # Errors
 /// Its name is that of a file by now which is no socket: a restart could not bind it there.
-pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) -> Result<(), String> {
+pub(super) fn look(
+    (pid, is_apart): (i32, bool),
+    inode: Option<u32>,
+    record: &mut SocketRecord,
+) -> Result<(), String> {
     let Some(name) = record.path().map(Path::to_owned) else { return Ok(()) };
     if name.is_absolute() && !has_our_root(pid) {
         return Err(format!(
             "its name {} is one in another root directory (chroot), where a restart cannot bind it: give it a name \
              that is relative to the working folder, or start `holdfast run` inside the directory",
+            name.display()
+        ));
+    }
+    if is_apart && !is_outside(pid, &name) {
+        return Err(format!(
+            "its name {} is one in a mount namespace of its own, where a restart cannot bind it: start `holdfast run` \
+             inside",
             name.display()
         ));
     }
@@ -74,6 +86,14 @@ fn has_our_root(pid: i32) -> bool {
     root(&pid.to_string()).is_none_or(|it| Some(it) == root("self"))
 }
 
+/// Whether what a process in a mount namespace of its own finds by a name is what the job finds.
+fn is_outside(pid: i32, name: &Path) -> bool {
+    let Ok(rest) = name.strip_prefix("/") else { return false };
+    let it = |path: &Path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let inside = it(&Path::new(&format!("/proc/{pid}/root")).join(rest));
+    inside.is_some() && inside == it(name)
+}
+
 /// Whether a file may be it though it has another inode: where the kernel's inodes are not those of the files
 /// (overlayfs), the socket that has the name is taken for it.
 fn may_be(path: &Path, found: &Metadata) -> bool {
@@ -121,7 +141,7 @@ mod tests {
         let seen = || {
             let local = socket::local_address(made.as_fd()).unwrap();
             let mut record = testing::socket(libc::AF_UNIX.cast_unsigned(), local);
-            look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record)?;
+            look((own, false), sock_diag::unix_socket(inode).unwrap().file, &mut record)?;
             Ok::<_, String>((record.deleted, record.renamed))
         };
         let name = |path: &Path| Some(Name(path.file_name().unwrap().as_bytes().to_vec()));

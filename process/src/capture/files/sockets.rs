@@ -133,7 +133,8 @@ impl FileReader<'_> {
         let mut object = record(taken, (libc::AF_UNIX, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;
-            socket_files::look(pid, kernel.file, socket)?;
+            let is_apart = self.outside.namespaces.other_mounts(pid).is_some();
+            socket_files::look((pid, is_apart), kernel.file, socket)?;
             socket.number = (is_datagram && socket.deleted).then_some(found.inode);
             socket.shut = shut::of_unix(&kernel, &socket.state);
         }

@@ -263,7 +263,7 @@ impl AddressSpaceBuilder<'_> {
                             format!("/proc/self/fd/{}", kept_fds::of_unlinked(self.job, file as usize));
                         want(key, path.as_bytes(), flags);
                     }
-                    _ => want(key, &self.record.files.mapped[key.index()].path.0, flags),
+                    _ => want(key, &self.record.files.mapped[key.index()].path_of_process().0, flags),
                 }
             }
         }
@@ -316,7 +316,11 @@ impl AddressSpaceBuilder<'_> {
         let opener = Opener::of(self.record);
         for ((key, _, flags), fd) in opened {
             let FileKey::Mapped { .. } = key else { continue };
-            let FileIdentity { path, inode, .. } = &self.record.files.mapped[key.index()];
+            let file = &self.record.files.mapped[key.index()];
+            if file.is_only_inside() {
+                continue; // it was made with its namespace
+            }
+            let FileIdentity { path, inode, .. } = file;
             let (_, found) = opener.open(path, inode.as_ref(), flags.cast_unsigned())?;
             let link = format!("/proc/{}/fd/{fd}", self.leader.remote.tid);
             let now = fs::metadata(link).map_err(RebuildError::io(format!("looking at {path}")))?;

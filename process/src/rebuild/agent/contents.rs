@@ -309,7 +309,8 @@ mod tests {
         };
         let flags = (libc::O_WRONLY | libc::O_APPEND).cast_unsigned();
         let content = FileContent { path: Name::from("/no/such"), size: 2 * PAGE_SIZE + 1, ..content() };
-        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0 }];
+        let descriptions =
+            vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0, within: None }];
         let table = FileTable { contents: vec![content], descriptions, ..FileTable::default() };
         let record = record(Vec::new());
         let take = |_| File::options().append(true).open(&path);

@@ -130,7 +130,7 @@ mod tests {
         child.rights = Some(Credentials { users: [2102; 3], groups: [2102; 3], ..Credentials::default() });
         let object = Object::EventFd { count: 0, semaphore: false };
         parent.files.descriptions =
-            vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 }];
+            vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0, within: None }];
         parent.others = vec![child];
         let job = Job::new(&parent);
         let by = |set_by: Option<[u32; 2]>, own: u32| {

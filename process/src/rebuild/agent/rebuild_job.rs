@@ -30,6 +30,7 @@ use holdfast_image::pages::{MappableSegment, MappedFrom, PageProvider, PageRun, 
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
+use holdfast_sys::procfs::Status;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -61,6 +62,9 @@ pub fn rebuild_job(
     let ready_processes = receive_all(&front, &job, options)?;
     let mut timings = RebuildTimings { files_ns: elapsed_ns(begun), ..RebuildTimings::default() };
     let phase = Instant::now();
+    let first = ready_processes.first().map_or(0, |first| first.pid);
+    // It has not run yet: they are none of its own making. Its parent stays where they are.
+    let namespaces = Arc::new(job_namespaces(first));
     let mut not_resumed = KillOnDrop(ready_processes.iter().map(|ready_process| ready_process.pid).collect());
     seize_all(&ready_processes, &front)?;
     drop(front);
@@ -70,9 +74,6 @@ pub fn rebuild_job(
     let plans = if damaged.is_empty() { plans } else { plan(&damaged)? };
     timings.memory_ns += elapsed_ns(phase);
     let (sysv_shm, ipc) = (SysvShm::claim(&job)?, IpcObjects::claim(&job)?);
-    let first = ready_processes.first().map_or(0, |first| first.pid);
-    // It has not run yet: they are none of its own making.
-    let namespaces = Arc::new(Namespaces::of(first, first));
     let (unlinked, common) =
         (UnlinkedFiles::from(&job, first)?, shared_memfd::take(&job, &shared, first, pages)?);
     let mut objects = JobObjects { unlinked, sysv_shm, ipc };
@@ -120,6 +121,16 @@ pub fn rebuild_job(
     let restarts = processes.first().map_or(0, |process| process.restarts);
     let members = processes.into_iter().map(ProcessBuilder::into_member).collect();
     Ok(Rebuilt { members, mapped, namespaces, restarts, notes, timings })
+}
+
+/// Those that a restart has given the first process.
+fn job_namespaces(first: i32) -> Namespaces {
+    let own = Namespaces::of(first, first);
+    let parent = Status::read(first, first).ok().and_then(|status| status.number("PPid"));
+    match parent.and_then(|parent| i32::try_from(parent).ok()).filter(|parent| *parent > 0) {
+        Some(parent) => own.seen_by(parent),
+        None => own,
+    }
 }
 
 /// Checks what is to be mapped; what of it is damaged where it would be mapped from.

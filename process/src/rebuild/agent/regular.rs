@@ -273,7 +273,8 @@ mod tests {
         let object = object(&path, 7, 3);
         let fd = open(&object, WRITING, Role::Written, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
-        let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None, streams: 0 };
+        let description =
+            Description { flags: WRITING, object, locks: Vec::new(), owner: None, streams: 0, within: None };
         let table =
             FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
         let notes = put_back(&table, &saved).unwrap();
@@ -335,6 +336,7 @@ mod tests {
             locks: Vec::new(),
             owner: None,
             streams: 0,
+            within: None,
         };
         let mut record = record(Vec::new());
         record.files.descriptions = objects.iter().map(description).collect();

@@ -252,7 +252,7 @@ mod tests {
         let object = Object::Socket(Box::new(socket(domain.cast_unsigned(), local)));
         let mut record = testing::record(Vec::new());
         record.files.descriptions =
-            vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 }];
+            vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0, within: None }];
         record
     }
 
@@ -286,6 +286,7 @@ mod tests {
             locks: Vec::new(),
             owner: None,
             streams: 0,
+            within: None,
         });
         let of = |fd: i32| {
             let own = std::process::id().cast_signed();

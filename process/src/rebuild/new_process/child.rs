@@ -10,6 +10,7 @@ use super::files::{self, OpenFiles};
 use super::fork_tree::ForkTree;
 use super::front_terminal::FrontTerminal;
 use super::missing_folders::MissingFolders;
+use super::namespaces::MadeNamespaces;
 use super::open::raise;
 use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::front::ids::Ids;
@@ -18,8 +19,9 @@ use crate::rebuild::job::{Job, Member};
 use crate::rebuild::paths::{Opener, explain};
 use crate::rebuild::shared_files::{SharedFiles, shown};
 use holdfast_image::fork_plan;
-use holdfast_image::record::ProcessRecord;
-use holdfast_sys::{attributes, clock, fd, scm, signals};
+use holdfast_image::namespaces::mounts_of;
+use holdfast_image::record::{FileIdentity, ProcessRecord, Within};
+use holdfast_sys::{attributes, clock, fd, objects, scm, signals};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -125,13 +127,16 @@ impl NewProcess<'_> {
     ) -> Result<(), RebuildError> {
         let Member { index, own, .. } = member;
         self.settle_terminals(member, made)?;
-        let path = libc::O_PATH.cast_unsigned();
         // Nothing may be open below the floor from here on.
-        let (executable, _) = Opener::of(own).open(&own.exe.path, own.exe.inode.as_ref(), path)?;
-        let executable = raise(&executable, floor)?;
+        let mounts = mounts_of(&member.job.record.made_namespaces, &own.namespaces);
+        let executable = raise(&executable(own, mounts, made.namespaces())?, floor)?;
         if index > 0 {
             removed.enter(own)?;
         }
+        let apart = match mounts {
+            Some(mounts) => Some((mounts, raise(&folder(own, made.namespaces())?, floor)?)),
+            None => None,
+        };
         made.put_in_place(member, &self.report)?;
         attributes::umask(own.umask);
         if self.own_user_namespace && holdfast_sys::unix_socket::effective_user() != 0 {
@@ -152,6 +157,9 @@ impl NewProcess<'_> {
         }
         if index == 0 {
             handshake::send(&self.report, &Message::Ready);
+        }
+        if let Some((mounts, folder)) = apart {
+            made.namespaces().enter_mounts(mounts, folder.as_fd())?;
         }
         let error = attributes::execute(executable.as_fd(), c"holdfast-seed");
         Err(RebuildError::Io { what: format!("executing {}", own.exe.path), source: error })
@@ -202,6 +210,32 @@ impl NewProcess<'_> {
     }
 }
 
+/// What a process executes.
+fn executable(
+    own: &ProcessRecord,
+    mounts: Option<u32>,
+    namespaces: &MadeNamespaces,
+) -> Result<OwnedFd, RebuildError> {
+    let FileIdentity { path, inode, inside, .. } = &own.exe;
+    let mut opener = Opener::of(own);
+    if let (Some(inside), Some(mounts)) = (inside, mounts) {
+        opener = opener.within(namespaces.root(u64::from(mounts))?, (path, &inside.path));
+    }
+    // One that was made with its namespace is another one.
+    let was = inode.as_ref().filter(|_| !own.exe.is_only_inside());
+    opener.open(path, was, libc::O_PATH.cast_unsigned()).map(|(executable, _)| executable)
+}
+
+/// The working folder, which a process has entered unless it is in a mount namespace of a program's own.
+fn folder(own: &ProcessRecord, namespaces: &MadeNamespaces) -> Result<OwnedFd, RebuildError> {
+    let flags = (libc::O_PATH | libc::O_DIRECTORY).cast_unsigned();
+    let Some(Within { namespace, path }) = &own.cwd_within else {
+        return objects::open(c".", flags, 0).map_err(RebuildError::io("opening the working folder"));
+    };
+    let opener = Opener::of(own).within(namespaces.root(*namespace)?, (&own.cwd, path));
+    opener.open(&own.cwd, own.cwd_inode.as_ref(), flags).map(|(folder, _)| folder)
+}
+
 /// Files that the program wrote through shared mappings and that are gone (as a virtual machine's performance data is
 /// after a kill) are made anew; their content comes with the pages. Those that are shorter than they were get their
 /// length back. One line per file of which the image has a part only.
@@ -211,7 +245,8 @@ fn create_shared_files(
 ) -> Result<Vec<String>, RebuildError> {
     let (opener, mut notes) = (Opener::of(record), Vec::new());
     let written = record.regions.iter().filter(|region| region.is_written());
-    for (identity, _) in written.filter_map(|region| shown(record, region)) {
+    let outside = |(identity, _): &(&FileIdentity, _)| !identity.is_only_inside();
+    for (identity, _) in written.filter_map(|region| shown(record, region)).filter(outside) {
         let (path, was) = (&identity.path, identity.inode.as_ref());
         let made = match opener.find(path, was)? {
             None => {

@@ -19,11 +19,11 @@ use crate::rebuild::handshake::{self, Message};
 use crate::rebuild::inotify;
 use crate::rebuild::job::{Job, Member};
 use crate::rebuild::kept_fds::{self, SharedObject};
-use crate::rebuild::paths::Opener;
+use crate::rebuild::paths::{Opener, c_path};
 use crate::rebuild::proc_self::{self, NOT_AGAIN};
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Description, FileTable, Object, SocketState};
-use holdfast_sys::{attributes, fd, objects};
+use holdfast_image::record::{Description, FileTable, Object, SocketState, Within};
+use holdfast_sys::{at, attributes, fd, objects};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -55,6 +55,7 @@ struct OpenFilesBuilder<'a> {
     unlinked: UnlinkedFiles,
     ptys: Ptys,
     notes: Vec<String>,
+    namespaces: &'a MadeNamespaces,
 }
 
 /// Whether it is a socket that is to be bound to a name that is not its own any more. Ends of connections are there
@@ -120,6 +121,7 @@ impl OpenFiles {
         let inherited = take_inherited(table, floor);
         let openers: Vec<Opener> = job.record.processes().map(Opener::of).collect();
         let mut notes = Vec::new();
+        let namespaces = MadeNamespaces::make(&job.record.made_namespaces, &Opener::of(job.record), floor)?;
         let mut builder = OpenFilesBuilder {
             job,
             floor,
@@ -130,6 +132,7 @@ impl OpenFiles {
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
             notes,
             openers,
+            namespaces: &namespaces,
         };
         let descriptions = builder.make_all();
         for note in builder.notes.drain(..) {
@@ -141,8 +144,12 @@ impl OpenFiles {
             None => shared_memory::make_common(job, floor)?,
         };
         let OpenFilesBuilder { unlinked, ptys, .. } = builder;
-        let namespaces = MadeNamespaces::make(&job.record.made_namespaces, floor)?;
         Ok(OpenFiles { floor, descriptions: descriptions?, unlinked, ptys, shared, common, namespaces })
+    }
+
+    /// The namespaces of the job.
+    pub fn namespaces(&self) -> &MadeNamespaces {
+        &self.namespaces
     }
 
     /// The terminals of the job.
@@ -314,7 +321,12 @@ impl OpenFilesBuilder<'_> {
         description: &Description,
         (place, holder): (usize, i32),
     ) -> Result<Option<OwnedFd>, RebuildError> {
-        let opener = self.opener(place)?.clone();
+        let mut opener = self.opener(place)?.clone();
+        if let (Some(Within { namespace, path }), Some(outside)) =
+            (&description.within, description.object.path())
+        {
+            opener = opener.within(self.namespaces.root(*namespace)?, (outside, path));
+        }
         let io = || RebuildError::io(format!("making descriptor {holder}"));
         let flags = description.flags;
         Ok(Some(match &description.object {
@@ -342,6 +354,7 @@ impl OpenFilesBuilder<'_> {
                 }
                 folder
             }
+            Object::Inside { position } => self.inside(description, *position)?,
             Object::Device { path } => {
                 let found = opener.find(path, None)?;
                 let kind = found.as_ref().map(|found| found.now.file_type());
@@ -353,6 +366,19 @@ impl OpenFilesBuilder<'_> {
             Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
             other => self.object_builder.make(other, flags, holder, &opener)?,
         }))
+    }
+
+    /// What is in a mount namespace alone, and was made with that.
+    fn inside(&self, description: &Description, position: u64) -> Result<OwnedFd, RebuildError> {
+        let within = description.within.as_ref();
+        let Within { namespace, path } =
+            within.ok_or_else(|| RebuildError::Image("a file inside of nothing".into()))?;
+        let root = self.namespaces.root(*namespace)?;
+        let opened = at::open_within(root.as_fd(), &c_path(path)?, description.flags & !NOT_AGAIN);
+        let opened = opened.and_then(|opened| {
+            if position > 0 { objects::seek(opened.as_fd(), position).map(|()| opened) } else { Ok(opened) }
+        });
+        opened.map_err(|error| RebuildError::file(path, format!("in its mount namespace: {error}")))
     }
 
     /// One that the front was started with.

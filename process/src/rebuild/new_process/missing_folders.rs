@@ -172,7 +172,7 @@ mod tests {
         (record.cwd, record.umask) = (Name::from(cwd), 0o027);
         let object = Object::Directory { path: Name::from(open), position: 0, inode: None };
         record.files.descriptions =
-            vec![Description { flags: 0, object, locks: Vec::new(), owner: None, streams: 0 }];
+            vec![Description { flags: 0, object, locks: Vec::new(), owner: None, streams: 0, within: None }];
         record
     }
 

@@ -12,6 +12,7 @@ mod flight;
 mod fork_tree;
 pub mod front_terminal;
 mod missing_folders;
+mod mounts;
 mod namespaces;
 mod objects;
 mod open;

@@ -5,61 +5,110 @@
 //! agent has each go into its own (`agent::namespaces`) when all that needs the rights of the restart is done.
 //! How it fails: names the kind; nothing is left.
 
+use super::mounts::{self, Judged};
 use super::open::raise;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
-use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord};
-use holdfast_sys::{attributes, clone, fd, namespaces, objects, spawn};
+use crate::rebuild::paths::Opener;
+use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord, user_of};
+use holdfast_sys::{at, attributes, clone, fd, namespaces, objects, spawn};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+/// Told by who has made one.
+const MADE: &str = "made";
 
 /// All of them, by their places.
 #[derive(Debug, Default)]
-pub struct MadeNamespaces(Vec<OwnedFd>);
+pub struct MadeNamespaces {
+    all: Vec<OwnedFd>,
+    /// The roots of mount namespaces.
+    roots: HashMap<u64, Arc<OwnedFd>>,
+}
 
 impl MadeNamespaces {
     /// Makes them. No descriptor lies below `floor`.
     ///
     /// # Errors
     /// The kernel, or its administrator, forbids it.
-    pub fn make(all: &[NamespaceRecord], floor: i32) -> Result<MadeNamespaces, RebuildError> {
+    /// `opener`: of the first process.
+    pub fn make(
+        all: &[NamespaceRecord],
+        opener: &Opener,
+        floor: i32,
+    ) -> Result<MadeNamespaces, RebuildError> {
         let mut made = MadeNamespaces::default();
-        for one in all {
+        for (place, one) in (0..).zip(all) {
             let (kind, _) = kind(&one.content);
-            let opened = made.one(one).map_err(|error| {
+            let (opened, root) = made.one(one, (all, opener)).map_err(|error| {
                 RebuildError::Refused(format!(
                     "a namespace of the program ({kind}) cannot be made here: {error} (user.max_{kind}_namespaces, \
                      kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; an image of \
                      root's by root)"
                 ))
             })?;
-            made.0.push(raise(&opened, floor)?);
+            made.all.push(raise(&opened, floor)?);
+            if let Some(root) = root {
+                made.roots.insert(place, Arc::new(raise(&root, floor)?));
+            }
         }
         Ok(made)
     }
 
-    fn one(&self, one: &NamespaceRecord) -> io::Result<OwnedFd> {
+    /// The root of the mount namespace at a place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn root(&self, place: u64) -> Result<&Arc<OwnedFd>, RebuildError> {
+        self.roots
+            .get(&place)
+            .ok_or_else(|| RebuildError::Image(format!("namespace {place} is none of mounts")))
+    }
+
+    /// Has the calling process be in the mount namespace of a process, in the folder that is open.
+    ///
+    /// # Errors
+    /// The restart lacks the right to it.
+    pub fn enter_mounts(&self, place: u32, folder: BorrowedFd<'_>) -> Result<(), RebuildError> {
+        let none = || RebuildError::Image(format!("there is no namespace {place}"));
+        let namespace = self.all.get(place as usize).ok_or_else(none)?;
+        namespaces::join(namespace.as_fd())
+            .and_then(|()| at::enter(folder))
+            .map_err(RebuildError::io("going into the mount namespace of the program"))
+    }
+
+    fn one(
+        &self,
+        one: &NamespaceRecord,
+        (all, opener): (&[NamespaceRecord], &Opener),
+    ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+        let judged = match &one.content {
+            NamespaceContent::Mount(tree) => Judged::of(tree, opener).map_err(io::Error::other)?,
+            _ => Judged::default(),
+        };
         let (is_made, tell) = fd::pipe(0)?;
         let (wait, go) = fd::pipe(0)?;
         match clone::fork_with(0, 0)? {
             0 => {
                 drop((is_made, go));
-                let error =
-                    self.enter(one).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
-                let _ = File::from(tell).write_all(&error.to_ne_bytes());
+                let why = self.enter(one, all, &judged).err();
+                let why = why.map_or_else(|| MADE.to_owned(), |error| error.to_string());
+                let _ = File::from(tell).write_all(why.as_bytes());
                 let _ = File::from(wait).read(&mut [0]);
                 attributes::exit_now(0)
             }
             child => {
                 drop((tell, wait));
-                let mut error = [0; 4];
-                let told = File::from(is_made).read_exact(&mut error);
-                let opened = told.and_then(|()| match i32::from_ne_bytes(error) {
-                    0 => open(child, &one.content),
-                    error => Err(io::Error::from_raw_os_error(error)),
-                });
+                let opened = match io::read_to_string(File::from(is_made)) {
+                    Ok(told) if told == MADE => open(child, &one.content),
+                    Ok(why) => Err(io::Error::other(why)),
+                    Err(error) => Err(error),
+                };
                 drop(go);
                 let _ = spawn::wait(child, true);
                 opened
@@ -68,8 +117,8 @@ impl MadeNamespaces {
     }
 
     /// Has the calling process be in a new one.
-    fn enter(&self, one: &NamespaceRecord) -> io::Result<()> {
-        if let Some(owner) = one.owner.and_then(|owner| self.0.get(owner as usize)) {
+    fn enter(&self, one: &NamespaceRecord, all: &[NamespaceRecord], judged: &Judged) -> io::Result<()> {
+        if let Some(owner) = one.owner.and_then(|owner| self.all.get(owner as usize)) {
             namespaces::join(owner.as_fd())?;
         }
         namespaces::leave(kind(&one.content).1)?;
@@ -79,6 +128,10 @@ impl MadeNamespaces {
                 namespaces::set_domain_name(domain.as_path().as_os_str())
             }
             NamespaceContent::Network { up: true } => namespaces::loopback_up(),
+            NamespaceContent::Mount(tree) => {
+                let owner = one.owner.and_then(|owner| user_of(all, &[owner]));
+                mounts::build(tree, judged, owner).map_err(io::Error::other)
+            }
             _ => Ok(()),
         }
     }
@@ -89,7 +142,7 @@ impl MadeNamespaces {
     /// RLIMIT_NOFILE is too low.
     pub fn put_in_place(&self, job: &Job<'_>) -> Result<(), RebuildError> {
         let several = kept_fds::of_several(job);
-        for (place, one) in self.0.iter().enumerate() {
+        for (place, one) in self.all.iter().enumerate() {
             objects::duplicate_to(one.as_fd(), kept_fds::of_namespace(job, &several, place))
                 .map_err(RebuildError::io("handing down a namespace"))?;
         }
@@ -104,11 +157,13 @@ fn kind(content: &NamespaceContent) -> (&'static str, i32) {
         NamespaceContent::Uts { .. } => ("uts", libc::CLONE_NEWUTS),
         NamespaceContent::Ipc => ("ipc", libc::CLONE_NEWIPC),
         NamespaceContent::Network { .. } => ("net", libc::CLONE_NEWNET),
+        NamespaceContent::Mount(_) => ("mnt", libc::CLONE_NEWNS),
     }
 }
 
-/// The one that a process is in; of a user namespace its ids are given first, which only who is outside may for all.
-fn open(process: i32, content: &NamespaceContent) -> io::Result<OwnedFd> {
+/// The one that a process is in, and the root of one of mounts; of a user namespace its ids are given first, which only
+/// who is outside may for all.
+fn open(process: i32, content: &NamespaceContent) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     if let NamespaceContent::User(IdMaps { users, groups, setgroups }) = content {
         if !setgroups {
             fs::write(format!("/proc/{process}/setgroups"), "deny")?;
@@ -121,7 +176,15 @@ fn open(process: i32, content: &NamespaceContent) -> io::Result<OwnedFd> {
             }
         }
     }
-    Ok(File::open(format!("/proc/{process}/ns/{}", kind(content).0))?.into())
+    let root = match content {
+        NamespaceContent::Mount(_) => {
+            let folder = libc::O_PATH | libc::O_DIRECTORY;
+            let root = format!("/proc/{process}/root");
+            Some(File::options().read(true).custom_flags(folder).open(root)?.into())
+        }
+        _ => None,
+    };
+    Ok((File::open(format!("/proc/{process}/ns/{}", kind(content).0))?.into(), root))
 }
 
 #[cfg(test)]
@@ -143,16 +206,17 @@ mod tests {
             ]
         };
         let user = holdfast_sys::unix_socket::effective_user();
+        let opener = Opener::of(&crate::rebuild::testing::record(Vec::new()));
         let child = clone::fork_with(0, 0).unwrap();
         if child == 0 {
             let group = attributes::effective_group();
-            let right = MadeNamespaces::make(&all(user, group), 100).is_ok_and(|made| {
-                let owner = namespaces::owner(made.0[2].as_fd()).map(File::from);
+            let right = MadeNamespaces::make(&all(user, group), &opener, 100).is_ok_and(|made| {
+                let owner = namespaces::owner(made.all[2].as_fd()).map(File::from);
                 let inode = |file: io::Result<File>| {
                     use std::os::unix::fs::MetadataExt;
                     file.and_then(|file| file.metadata()).map(|found| found.ino()).ok()
                 };
-                inode(owner).is_some_and(|it| Some(it) == inode(made.0[0].try_clone().map(File::from)))
+                inode(owner).is_some_and(|it| Some(it) == inode(made.all[0].try_clone().map(File::from)))
             });
             attributes::exit_now(i32::from(!right));
         }

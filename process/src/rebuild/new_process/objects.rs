@@ -494,6 +494,7 @@ mod tests {
                     locks: Vec::new(),
                     owner: None,
                     streams: 0,
+                    within: None,
                 })
                 .collect(),
             ..FileTable::default()

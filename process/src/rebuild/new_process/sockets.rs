@@ -478,6 +478,7 @@ mod tests {
             locks: Vec::new(),
             owner: None,
             streams: 0,
+            within: None,
         });
         let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
         ([client, server], table)

@@ -25,13 +25,14 @@ use holdfast_image::bytes::Name;
 use holdfast_image::record::{Inode, Ownership, ProcessRecord};
 use holdfast_sys::fs_ids::{self, ActingAs, FsIds};
 use holdfast_sys::{at, objects, unix_socket};
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The family in an address of a unix socket.
 const UNIX: u16 = libc::AF_UNIX as u16;
@@ -75,6 +76,8 @@ pub struct Opener {
     owners: Owners,
     /// Whom the process is, if that is not who restarts it.
     ids: Option<FsIds>,
+    /// Of a file in a mount namespace of a program's own: the root of that, its path here and there.
+    within: Option<(Arc<OwnedFd>, Name, Name)>,
 }
 
 /// A file that may be used.
@@ -100,7 +103,20 @@ impl Opener {
             FsIds { user, group, groups: rights.more_groups.clone(), capabilities }
         });
         let own = ids.as_ref().map_or_else(unix_socket::effective_user, |ids: &FsIds| ids.user);
-        Opener { owners: Owners::here(own), ids }
+        Opener { owners: Owners::here(own), ids, within: None }
+    }
+
+    /// The same for a file that is to be opened in a mount namespace with this root. `paths`: here and there.
+    pub fn within(self, root: &Arc<OwnedFd>, (here, there): (&Name, &Name)) -> Opener {
+        Opener { within: Some((Arc::clone(root), here.clone(), there.clone())), ..self }
+    }
+
+    /// Opens a path no part of which may be a symbolic link.
+    fn open_straight(&self, path: &Name, name: &CStr, flags: u32) -> io::Result<OwnedFd> {
+        match self.within.as_ref().filter(|(_, here, _)| here == path) {
+            Some((root, _, there)) => at::open_within(root.as_fd(), &CString::new(&there.0[..])?, flags),
+            None => at::open_without_links(name, flags),
+        }
     }
 
     /// Until the answer is dropped the caller makes and opens files as the process.
@@ -203,7 +219,7 @@ impl Opener {
             let opened = if is_of_kernel(path) {
                 objects::open(&name, O_PATH, 0)
             } else {
-                at::open_without_links(&name, O_PATH)
+                self.open_straight(path, &name, O_PATH)
             };
             let file = File::from(opened?);
             let now = file.metadata()?;
@@ -291,7 +307,7 @@ impl Opener {
             RebuildError::file(path, format!("the program had this symbolic link open: {why}; put it back"))
         };
         let _acting = self.acting()?;
-        let opened = at::open_without_links(&name, O_PATH | libc::O_NOFOLLOW.cast_unsigned());
+        let opened = self.open_straight(path, &name, O_PATH | libc::O_NOFOLLOW.cast_unsigned());
         let file = File::from(opened.map_err(failed)?);
         let now = file.metadata().map_err(failed)?;
         if let Some(was) = was {

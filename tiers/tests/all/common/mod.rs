@@ -258,7 +258,15 @@ pub fn read_all(image: &Image) -> Result<Model, PageError> {
 
 pub fn identity(path: &str) -> FileIdentity {
     let build_id = Some(Blob(vec![1, 2, 0xff]));
-    FileIdentity { path: Name::from(path), size: 1234, mtime_ns: -5, build_id, mode: 0o600, inode: None }
+    FileIdentity {
+        path: Name::from(path),
+        size: 1234,
+        mtime_ns: -5,
+        build_id,
+        mode: 0o600,
+        inode: None,
+        inside: None,
+    }
 }
 
 fn thread(tid: i32) -> ThreadRecord {
@@ -294,6 +302,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         cwd: Name::from("/tmp"),
         cwd_deleted: None,
         cwd_inode: None,
+        cwd_within: None,
         umask: 0o22,
         limits: Vec::new(),
         host: HostRecord {

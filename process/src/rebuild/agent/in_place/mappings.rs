@@ -207,6 +207,9 @@ fn obstacle(record: &ProcessRecord, missing: &Region) -> Option<Refusal> {
         Backing::SystemV { .. } => return shared("System V shared memory"),
         Backing::Kernel { .. } => return shared("a mapping of the kernel's"),
     };
+    if file.is_only_inside() {
+        return None; // its namespace is as it was
+    }
     let writable = matches!(missing.backing, Backing::SharedFile { writable: true, .. });
     let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY }.cast_unsigned();
     let changed = if writable { None } else { preflight::changed(file) };

@@ -120,6 +120,7 @@ fn name(object: &Object) -> String {
         | Object::RemovedFolder { path, .. } => path.to_string(),
         Object::ProcessFile { pid, rest, .. } => format!("/proc/{pid}{rest}"),
         Object::Inherited { was, .. } => was.to_string(),
+        Object::Inside { .. } => "a file of a mount namespace".into(),
         Object::Nameless { .. } => "a file without a name".into(),
         Object::PtyMaster { .. } | Object::PtySlave { .. } => "pseudo-terminal".into(),
         Object::Pipe { path: Some(path), .. } => path.to_string(),
@@ -281,7 +282,14 @@ mod tests {
     use holdfast_image::testing::regular;
 
     fn description(flags: i32, object: Object) -> Description {
-        Description { flags: flags.cast_unsigned(), object, locks: Vec::new(), owner: None, streams: 0 }
+        Description {
+            flags: flags.cast_unsigned(),
+            object,
+            locks: Vec::new(),
+            owner: None,
+            streams: 0,
+            within: None,
+        }
     }
 
     fn with(descriptors: &[(i32, u32)], descriptions: Vec<Description>) -> ProcessRecord {
