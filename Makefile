@@ -16,6 +16,10 @@ SAY = @printf '\n==> %s\n'
 bench-objects: build ## what a put of objects blocks its program; 8 ranks by 2 MB every 10 ms, beside a copy
 	@scripts/bench-objects.sh
 
+.PHONY: bench-streams
+bench-streams: build ## puts into streams beside copies and files; deltas; a consumer (needs a quiet machine)
+	@/usr/bin/python3 benches/streams.py
+
 .PHONY: bench-adjoint bench-veloc
 bench-adjoint: build ## restarts of an adjoint pass with hints, and without, where the server evicts as LRU does
 	@scripts/bench-adjoint.sh
@@ -32,7 +36,7 @@ help: ## this list
 
 build: ## the binary and the libraries, target/release
 	$(SAY) "building holdfast and its libraries"
-	$(CARGO) build --release --locked -p holdfast -p holdfast-native -p holdfast-veloc
+	$(CARGO) build --release --locked -p holdfast -p holdfast-native -p holdfast-nvstream -p holdfast-veloc
 	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
 	@for name in holdfast veloc; do ln -f $(RELEASE)/lib$${name}_client.so $(RELEASE)/lib$$name-client.so; done
 

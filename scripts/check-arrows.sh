@@ -18,9 +18,10 @@ allowed() {
         cuda-hooks/stand-in/ptx) echo "" ;; # likewise
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
         cuda-hooks/stand-in/nvcomp) echo "" ;; # likewise
-        compat/objects) echo "sys" ;;
+        compat/objects | compat/streams) echo "sys" ;;
         compat/native | compat/veloc) echo "objects" ;;
-        cli) echo "abi image sys pager tiers process objects cuda-hooks cuda-kernels" ;;
+        compat/nvstream) echo "image objects streams sys" ;;
+        cli) echo "abi image sys pager tiers process objects streams cuda-hooks cuda-kernels" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;
     esac

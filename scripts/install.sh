@@ -9,7 +9,7 @@ set -eu
 umask 022
 from=$1 to=$2
 cd "$(dirname "$0")/.."
-libraries="libholdfast-client.so libveloc-client.so"
+libraries="libholdfast-client.so libveloc-client.so libnvstream.so"
 for file in holdfast libholdfast.so $libraries; do
     [ -f "$from/$file" ] || { echo "install: $from/$file is missing: make build" >&2; exit 1; }
 done
@@ -36,12 +36,13 @@ done
 put compat/veloc/include/veloc.h 644 include/veloc.h
 put compat/veloc/include/veloc.hpp 644 include/veloc.hpp
 put compat/veloc/include/veloc/defs.h 644 include/veloc/defs.h
+put compat/nvstream/include/nvs.h 644 include/nvs.h
 put compat/native/fortran/holdfast_objects.f90 644 include/holdfast_objects.f90
 put packaging/veloc-backend 755 bin/veloc-backend
 
 holdfast() { "$new/holdfast" "$@"; }
 version=$(holdfast --version)
-for name in holdfast holdfast-client veloc-client; do
+for name in holdfast holdfast-client nvstream veloc-client; do
     sed "s/@VERSION@/${version##* }/" "packaging/$name.pc.in" >"$new/$name.pc"
     put "$new/$name.pc" 644 "lib/pkgconfig/$name.pc"
 done

@@ -59,6 +59,19 @@ fn is_said(volume: Volume) -> bool {
     VOLUME.load(Ordering::Relaxed) >= volume as u8
 }
 
+/// Prints bytes on standard output. `false`: its reader has seen enough.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_bytes(bytes: &[u8]) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::system("writing to standard output", &error)),
+    }
+}
+
 /// Prints a line on standard error, whatever the volume: something has failed, or needs the user. A failure of that
 /// cannot be told.
 pub fn warn(text: &str) {

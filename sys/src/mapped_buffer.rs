@@ -1,8 +1,8 @@
 //! A file in memory that two processes share, mapped: one fills it, the other reads it by pread(2).
 //!
-//! Used by programs that put their own memory into a store (compat/objects). Invariants: what is written before
-//! [`MappedBuffer::set_word`] is there for a process that sees the word; a child of fork(2) has no such mapping, and
-//! ends none.
+//! Used by programs that put their own memory into a store (compat/objects) or into a stream (compat/streams), and by
+//! readers of streams. Invariants: what is written before [`MappedBuffer::set_word`] or [`MappedBuffer::set_long`] is
+//! there for a process that sees the word; a child of fork(2) has no such mapping, and ends none.
 //! Fails by an errno; EINVAL: out of the mapping's bounds.
 //!
 //! By hand: mmap(2), so that one type knows bounds and end of a mapping, and stores that pass the caches by.
@@ -16,18 +16,30 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Copies of so many bytes and more pass the caches by: the caller has other use for them, and a line need not be read
 /// before it is overwritten.
 const STREAMED: usize = 256 << 10;
 
-/// A mapping of the beginning of a file, for reading and writing.
+/// What a mapping is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// All of it will be written at once: its pages are made with it.
+    Filled,
+    /// Its pages are made when they are touched.
+    Sparse,
+    /// Reading only: what writes to it fails with EINVAL.
+    Read,
+}
+
+/// A mapping of the beginning of a file.
 #[derive(Debug)]
 pub struct MappedBuffer {
     start: *mut u8,
     len: usize,
     owner: u32,
+    writable: bool,
 }
 
 // SAFETY: it is memory of the process, of no thread; what writes to it needs it exclusively.
@@ -39,13 +51,23 @@ impl MappedBuffer {
     /// # Errors
     /// EINVAL: the file is shorter, or `len` is 0; as mmap(2).
     pub fn of(file: BorrowedFd<'_>, len: u64) -> io::Result<MappedBuffer> {
+        MappedBuffer::for_use(file, len, Use::Filled)
+    }
+
+    /// As [`MappedBuffer::of`], for another use.
+    ///
+    /// # Errors
+    /// As [`MappedBuffer::of`].
+    pub fn for_use(file: BorrowedFd<'_>, len: u64, what_for: Use) -> io::Result<MappedBuffer> {
         let size = nix::sys::stat::fstat(file)?.st_size;
         let len = usize::try_from(len).map_err(|_| out_of_bounds())?;
         if len == 0 || u64::try_from(size).unwrap_or(0) < len as u64 {
             return Err(out_of_bounds());
         }
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        let (rights, file) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        let flags = libc::MAP_SHARED | if what_for == Use::Filled { libc::MAP_POPULATE } else { 0 };
+        let writable = what_for != Use::Read;
+        let rights = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let file = file.as_raw_fd();
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file, 0) };
         if start == libc::MAP_FAILED {
@@ -53,7 +75,7 @@ impl MappedBuffer {
         }
         // SAFETY: the mapping that was just made. Where the advice is not taken a child has it, and leaves it.
         unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
-        Ok(MappedBuffer { start: start.cast(), len, owner: std::process::id() })
+        Ok(MappedBuffer { start: start.cast(), len, owner: std::process::id(), writable })
     }
 
     /// Its length, bytes.
@@ -70,13 +92,39 @@ impl MappedBuffer {
         Ok(unsafe { self.start.add(at) })
     }
 
+    /// As [`MappedBuffer::place`], to be written to.
+    fn room(&self, at: u64, len: usize) -> io::Result<*mut u8> {
+        if self.writable { self.place(at, len) } else { Err(out_of_bounds()) }
+    }
+
+    /// Where its bytes from `at` on are, for readers of C. They are there until it is dropped; another process may
+    /// change them.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds.
+    pub fn address(&self, at: u64, len: u64) -> io::Result<*const u8> {
+        Ok(self.place(at, usize::try_from(len).map_err(|_| out_of_bounds())?)?.cast_const())
+    }
+
     /// Copies `bytes` to `at`.
     ///
     /// # Errors
     /// EINVAL.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let place = self.place(at, bytes.len())?;
-        let streamed = if bytes.len() < STREAMED { 0 } else { stream(place, bytes) };
+        self.copy_in(at, bytes, bytes.len() >= STREAMED)
+    }
+
+    /// The same, past the caches whatever its length.
+    ///
+    /// # Errors
+    /// EINVAL.
+    pub fn write_streamed(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.copy_in(at, bytes, true)
+    }
+
+    fn copy_in(&mut self, at: u64, bytes: &[u8], past_caches: bool) -> io::Result<()> {
+        let place = self.room(at, bytes.len())?;
+        let streamed = if past_caches { stream(place, bytes) } else { 0 };
         // SAFETY: `place` has room for all of `bytes`, of which `streamed` are there; a caller's slice is not in the
         // mapping, to which there are no references.
         unsafe {
@@ -92,7 +140,7 @@ impl MappedBuffer {
     /// EINVAL: nothing was copied.
     pub fn copy(&mut self, at: u64, other: &MappedBuffer, from: u64, len: u64) -> io::Result<()> {
         let len = usize::try_from(len).map_err(|_| out_of_bounds())?;
-        let (from, to) = (other.place(from, len)?, self.place(at, len)?);
+        let (from, to) = (other.place(from, len)?, self.room(at, len)?);
         // SAFETY: both have as many bytes, and are mappings of their own.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         Ok(())
@@ -114,7 +162,7 @@ impl MappedBuffer {
     /// # Errors
     /// EINVAL: out of bounds, or not at a multiple of 4.
     pub fn set_word(&mut self, at: u64, word: u32) -> io::Result<()> {
-        let place = self.place(at, 4)?;
+        let place = self.room(at, 4)?;
         if !at.is_multiple_of(4) {
             return Err(out_of_bounds());
         }
@@ -123,6 +171,50 @@ impl MappedBuffer {
         unsafe { AtomicU32::from_ptr(place.cast()) }.store(word.to_le(), Ordering::SeqCst);
         all_stores();
         Ok(())
+    }
+
+    /// As [`MappedBuffer::set_word`], of eight bytes.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds, or not at a multiple of 8.
+    pub fn set_long(&mut self, at: u64, long: u64) -> io::Result<()> {
+        let place = self.room(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(out_of_bounds());
+        }
+        all_stores();
+        // SAFETY: eight bytes of the mapping, aligned, which only atomic operations of both processes touch meanwhile.
+        unsafe { AtomicU64::from_ptr(place.cast()) }.store(long.to_le(), Ordering::SeqCst);
+        all_stores();
+        Ok(())
+    }
+
+    /// As [`MappedBuffer::word`], of eight bytes.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds, or not at a multiple of 8.
+    pub fn long(&self, at: u64) -> io::Result<u64> {
+        let place = self.place(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(out_of_bounds());
+        }
+        // SAFETY: eight bytes of the mapping, aligned, which only atomic operations of both processes touch meanwhile;
+        // a load is one where the mapping is for reading only, too.
+        Ok(u64::from_le(unsafe { AtomicU64::from_ptr(place.cast()) }.load(Ordering::SeqCst)))
+    }
+
+    /// Sets a word of eight bytes if it is `old`; says whether it did.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds, or not at a multiple of 8.
+    pub fn exchange_long(&mut self, at: u64, old: u64, new: u64) -> io::Result<bool> {
+        let place = self.room(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(out_of_bounds());
+        }
+        // SAFETY: as in `set_long`.
+        let word = unsafe { AtomicU64::from_ptr(place.cast()) };
+        Ok(word.compare_exchange(old.to_le(), new.to_le(), Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
 }
 
@@ -240,5 +332,13 @@ mod tests {
         assert!(mapped.word(len).is_err() && mapped.word(6).is_err());
         assert!(mapped.write(len - 3, b"four").is_err() && mapped.read(u64::MAX, &mut [0]).is_err());
         assert!(mapped.set_word(len, 1).is_err() && mapped.set_word(6, 1).is_err());
+        mapped.set_long(16, 0x0102_0304_0506_0708).unwrap();
+        assert!(!mapped.exchange_long(16, 1, 2).unwrap() && mapped.set_long(12, 1).is_err());
+        let mut read = MappedBuffer::for_use(file.as_fd(), len, Use::Read).unwrap();
+        assert_eq!(read.long(16).unwrap(), 0x0102_0304_0506_0708);
+        assert!(mapped.exchange_long(16, 0x0102_0304_0506_0708, 9).unwrap());
+        assert_eq!(read.long(16).unwrap(), 9);
+        assert!(read.write(0, b"x").is_err() && read.set_word(0, 1).is_err() && read.set_long(0, 1).is_err());
+        assert!(read.address(len - 1, 1).is_ok() && read.address(len - 1, 2).is_err());
     }
 }

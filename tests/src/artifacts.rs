@@ -169,6 +169,9 @@ impl Kit {
             ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
             install(&path, &self.bin().join(format!("lib{name}-client.so")))?;
         }
+        let path = from.join("libnvstream.so");
+        ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
+        install(&path, &self.bin().join("libnvstream.so"))?;
         let driver = from.join("libholdfast_stand_in.so");
         if !driver.exists() {
             return Ok(()); // only tests of CUDA need it
@@ -189,6 +192,7 @@ impl Kit {
             ("preload/include/holdfast.h", "holdfast.h"),
             ("compat/veloc/include/veloc.h", "veloc.h"),
             ("compat/veloc/include/veloc.hpp", "veloc.hpp"),
+            ("compat/nvstream/include/nvs.h", "nvs.h"),
             ("compat/native/fortran/holdfast_objects.f90", "holdfast_objects.f90"),
             ("compat/veloc/include/veloc/defs.h", "veloc/defs.h"),
         ] {

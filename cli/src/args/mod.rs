@@ -7,6 +7,7 @@ mod on_restart;
 mod restart;
 mod run;
 mod running;
+mod streams;
 
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
@@ -20,6 +21,7 @@ pub use on_restart::OnRestart;
 pub use restart::RestartArgs;
 pub use run::{Resume, RunArgs, SetArgs};
 pub use running::{CheckpointArgs, KillArgs, RollbackArgs, StopArgs};
+pub use streams::{CatArgs, StreamsArgs};
 
 /// Place of the options of all commands in a help: after the command's own.
 const LAST: usize = 500;
@@ -166,6 +168,19 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// List the streams of this user on this host, and who reads them (docs/streams.md)
+    #[command(after_help = "\
+Examples:
+  holdfast streams
+  holdfast streams --json sim")]
+    Streams(StreamsArgs),
+    /// Print an object of a stream, beside the program that writes it; without an object: list them
+    #[command(after_help = "\
+Examples:
+  holdfast cat sim/0                          (its objects)
+  holdfast cat sim/0@12 temperature > t.bin   (of version 12)
+  holdfast cat --follow sim/0 temperature | ./analyse")]
+    Cat(CatArgs),
     /// Write a page of HTML about a job: stop times, sizes, flushes, tiers, over all its images
     #[command(after_help = "\
 Examples:
@@ -343,6 +358,8 @@ impl Command {
             Command::Fetch(args) => args.copy.json,
             Command::Prune(args) => args.json,
             Command::Rm(args) => args.json,
+            Command::Streams(args) => args.json,
+            Command::Cat(args) => args.json,
             _ => false,
         }
     }

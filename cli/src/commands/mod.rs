@@ -1,6 +1,7 @@
 //! The commands, one file each. Every one takes its arguments, does its work through the libraries, and returns the
 //! exit code or a [`Failure`](crate::exit::Failure) that says what to do.
 
+pub mod cat;
 pub mod check;
 pub mod checkpoint;
 pub mod completions;
@@ -26,6 +27,7 @@ pub mod set;
 pub mod show;
 mod show_objects;
 mod sources;
+pub mod streams;
 pub mod sync;
 pub mod tier_list;
 pub mod veloc;

@@ -68,7 +68,7 @@ fn check(value: &Value, path: &str, fields: &BTreeMap<String, String>) -> Result
 }
 
 /// What a command prints is as documented under `kind`.
-fn agrees(text: &str, kind: &str) -> Result<Value> {
+pub fn agrees(text: &str, kind: &str) -> Result<Value> {
     let value: Value = serde_json::from_str(text).with_context(|| format!("{kind}: {text}"))?;
     let kinds = documented();
     let mut fields = kinds.get(kind).with_context(|| format!("no heading {kind}"))?.clone();

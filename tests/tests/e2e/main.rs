@@ -46,6 +46,7 @@ mod matrix;
 mod memory;
 mod messages;
 mod name_caches;
+mod nvstream;
 mod order;
 mod other_ids;
 mod outside;

@@ -1,0 +1,86 @@
+//! `holdfast cat`: an object of a stream, beside the program that writes it.
+//!
+//! What must hold: the bytes are checked before any is printed. With `--follow` each version is printed once and whole,
+//! in their order; the stream keeps them until then.
+
+use crate::args::CatArgs;
+use crate::commands::streams::failure;
+use crate::exit::{Exit, Failure};
+use crate::report;
+use holdfast_streams::place::{self, Place};
+use holdfast_streams::reader::Reader;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether the producer is alive.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// See the head of the file.
+///
+/// # Errors
+/// There is no such stream, version or object; its bytes are damaged.
+pub fn run(args: &CatArgs) -> Result<(), Failure> {
+    let (stream, version) = match args.stream.rsplit_once('@') {
+        None => (args.stream.as_str(), 0),
+        Some((stream, version)) => match version.parse() {
+            Ok(version) if version > 0 => (stream, version),
+            _ => {
+                return Err(Failure::new(
+                    Exit::Usage,
+                    format!("\"{version}\" is no version: a number from 1 on"),
+                ));
+            }
+        },
+    };
+    let place = Place::parse(stream, &place::folder(args.streams.as_deref())).map_err(failure)?;
+    let mut reader = Reader::open(&place, "holdfast cat").map_err(failure)?;
+    let Some(object) = &args.object else {
+        reader.seek(version).map_err(failure)?;
+        return list(&reader, args.json);
+    };
+    if !args.follow {
+        reader.seek(version).map_err(failure)?;
+        return report::print_bytes(&reader.read(object).map_err(failure)?).map(drop);
+    }
+    if version > 0 {
+        reader.seek(version).map_err(failure)?;
+        if !report::print_bytes(&reader.read(object).map_err(failure)?)? {
+            return Ok(());
+        }
+    }
+    follow(&mut reader, object)
+}
+
+/// Prints the object of each version to come.
+fn follow(reader: &mut Reader, object: &str) -> Result<(), Failure> {
+    loop {
+        // Before the last look: what was put until then is seen.
+        let is_over = !reader.has_writer().map_err(failure)?;
+        let until = if is_over { Instant::now() } else { Instant::now() + LOOK };
+        match reader.wait(Some(until)).map_err(failure)? {
+            // An object that is not there yet, or no more.
+            Some(_) if !reader.objects().contains_key(object) => {}
+            Some(_) => {
+                if !report::print_bytes(&reader.read(object).map_err(failure)?)? {
+                    return Ok(());
+                }
+            }
+            None if is_over => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+fn list(reader: &Reader, json: bool) -> Result<(), Failure> {
+    let objects = reader.objects();
+    if json {
+        let objects: Vec<_> =
+            objects.iter().map(|(key, bytes)| serde_json::json!({ "object": key, "bytes": bytes })).collect();
+        let fields = serde_json::json!({ "stream_version": reader.version(), "objects": objects });
+        return report::print_json("stream", fields);
+    }
+    let rows: Vec<Vec<String>> = objects
+        .iter()
+        .map(|(key, bytes)| vec![key.escape_debug().to_string(), report::size(*bytes)])
+        .collect();
+    report::print(&report::table(&["OBJECT", "SIZE"], &rows, &[1]))
+}

@@ -1,0 +1,28 @@
+//! Records read back from a mapped log, all checked.
+//!
+//! Called by writer and reader. Invariant: the commit word is read before what it commits, and compared with it after.
+
+use crate::layout::{self, Entry, FileHead, RECORD_HEAD, RecordHead};
+use holdfast_sys::mapped_buffer::MappedBuffer;
+
+/// One record.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub head: RecordHead,
+    pub entries: Vec<Entry>,
+}
+
+/// The record at a position. `None`: none was committed there.
+pub(crate) fn read(map: &MappedBuffer, file: &FileHead, position: u64) -> Option<Record> {
+    let place = file.place(position);
+    let word = map.long(place).ok()?;
+    let mut head = [0; RECORD_HEAD];
+    map.read(place, &mut head).ok()?;
+    let head = RecordHead::parse(&head, position, file)?;
+    let mut table = vec![0; usize::try_from(head.table_len).ok()?];
+    map.read(place + RECORD_HEAD as u64, &mut table).ok()?;
+    if head.commit(file, &table) != word {
+        return None;
+    }
+    Some(Record { head, entries: layout::parse_table(&head, &table)? })
+}

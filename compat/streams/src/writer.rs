@@ -1,0 +1,447 @@
+//! The writer of a log: puts become records.
+//!
+//! Called by `libnvstream.so`, in the program. One writer for a log at a time. Invariants: a record counts from the
+//! moment that its commit word is written, which is last; a put that fails has changed nothing that counts. Memory of
+//! the file is asked for before it is written to, from its beginning on: a full file system is an error of the put, no
+//! SIGBUS.
+
+use crate::Error;
+use crate::layout::{
+    self, CAPACITIES, Entry, FileHead, HEAD_AT, Kind, LINE, MAX_ENTRIES, MAX_KEY, PAGE, Part, RECORD_HEAD,
+    RING_AT, RecordHead, Run,
+};
+use crate::objects::{Objects, alone};
+use crate::place::Place;
+use crate::{locks, record};
+use holdfast_sys::clock;
+use holdfast_sys::mapped_buffer::{MappedBuffer, Use};
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Memory of the file is asked for in steps of so many bytes.
+const STEP: u64 = 16 << 20;
+/// So much is hashed and then copied: it is in the nearest cache still.
+const CHUNK: usize = 16 << 10;
+
+/// What a log is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of the ring of a new log.
+    pub capacity: u64,
+    /// How long a put waits for readers that need the oldest version.
+    pub wait: Duration,
+    /// No version ever goes: a full log is an error.
+    pub keep: bool,
+}
+
+/// What of an object has changed since its last put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// All of it.
+    All,
+    /// These pages, in order.
+    Pages(Vec<Run>),
+    /// It is to be compared.
+    Unknown,
+}
+
+/// An object to be put.
+#[derive(Clone, Debug)]
+pub struct Source<'a> {
+    /// Its name.
+    pub key: &'a str,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// See there.
+    pub changed: Changed,
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) map: MappedBuffer,
+    pub(crate) head: FileHead,
+    pub(crate) options: Options,
+    /// Position of the oldest record.
+    pub(crate) first: u64,
+    /// Position of the next one.
+    pub(crate) tail: u64,
+    pub(crate) objects: Objects,
+    /// Objects that are no more from the next version on.
+    gone: BTreeSet<String>,
+    /// Bytes of the ring that the file has memory for.
+    allocated: u64,
+    /// Bytes of a record of the largest object that there was.
+    largest: u64,
+    process: u32,
+}
+
+impl Writer {
+    /// Opens the log of a stream, or makes it.
+    ///
+    /// # Errors
+    /// Another process writes to it; it is no log; no room.
+    pub fn open(place: &Place, options: Options) -> Result<Writer, Error> {
+        place.make_folders()?;
+        let path = place.path();
+        let failed = |why| Error::System { path: path.clone(), why };
+        let open = || File::options().read(true).write(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path);
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(place, options.capacity)?;
+                open().map_err(failed)?
+            }
+            opened => opened.map_err(failed)?,
+        };
+        if !locks::take_writer(&file).map_err(failed)? {
+            return Err(Error::Busy { path });
+        }
+        let head = read_head(&file, &path)?;
+        let map = MappedBuffer::for_use(file.as_fd(), head.file_len(), Use::Sparse).map_err(failed)?;
+        let first = map.long(HEAD_AT).map_err(failed)?;
+        let mut writer = Writer {
+            path,
+            file,
+            map,
+            head,
+            options,
+            first,
+            tail: first,
+            objects: Objects::default(),
+            gone: BTreeSet::new(),
+            allocated: 0,
+            largest: 0,
+            process: std::process::id(),
+        };
+        writer.recover()?;
+        Ok(writer)
+    }
+
+    /// Finds the end of the log.
+    fn recover(&mut self) -> Result<(), Error> {
+        if !self.first.is_multiple_of(LINE) {
+            return Err(self.damaged("its head is at no record"));
+        }
+        while let Some(found) = record::read(&self.map, &self.head, self.tail) {
+            let end = self.tail + found.head.len;
+            if end - self.first > self.head.capacity {
+                break;
+            }
+            let sizes = found.entries.iter().map(|entry| alone(&entry.key, entry.size));
+            self.largest = sizes.fold(self.largest, u64::max);
+            self.objects.apply(&found.head, &found.entries);
+            self.tail = end;
+        }
+        if self.tail == self.first && self.first > 0 || self.objects.whole_from().is_none() {
+            return Err(self.damaged("its oldest record is not there"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn damaged(&self, why: &str) -> Error {
+        Error::NotALog { path: self.path.clone(), why: why.to_owned() }
+    }
+
+    pub(crate) fn failed(&self, why: io::Error) -> Error {
+        Error::System { path: self.path.clone(), why }
+    }
+
+    /// Number of the newest version; 0: there is none.
+    pub fn version(&self) -> u64 {
+        self.objects.version()
+    }
+
+    /// Bytes of an object in the newest version.
+    pub fn size_of(&self, key: &str) -> Option<u64> {
+        self.objects.get(key).map(|object| object.size)
+    }
+
+    /// From the next version on it is no more.
+    pub fn remove(&mut self, key: &str) {
+        if self.objects.get(key).is_some() {
+            self.gone.insert(key.to_owned());
+        }
+    }
+
+    /// A new version, in which these objects are as they are now, and all others as they were; in a [`Kind::All`]
+    /// there are no others. Says its number.
+    ///
+    /// # Errors
+    /// No room; a reader needs the oldest version. There is no new version then.
+    pub fn put(&mut self, kind: Kind, sources: &[Source<'_>]) -> Result<u64, Error> {
+        if self.process != std::process::id() {
+            return Err(Error::Forked);
+        }
+        check(sources)?;
+        let version = self.version() + 1;
+        let changed: Vec<Option<Vec<Run>>> =
+            sources.iter().map(|source| self.changed(source)).collect::<Result<_, _>>()?;
+        loop {
+            let entries = self.entries(kind, sources, &changed);
+            let (entries, len) = laid_out(entries);
+            let rest = self.rest(&entries);
+            if !self.make_room(len, rest)? {
+                // What is no more comes after them, and has no bytes.
+                let bytes: Vec<&[u8]> = sources.iter().map(|source| source.bytes).collect();
+                self.append(kind, version, entries, len, &bytes)?;
+                self.gone.clear();
+                return Ok(version);
+            }
+        }
+    }
+
+    /// The pages of an object that have changed; `None`: all of it is to be put.
+    fn changed(&self, source: &Source<'_>) -> Result<Option<Vec<Run>>, Error> {
+        let Some(object) = self.objects.get(source.key) else { return Ok(None) };
+        if object.size != source.bytes.len() as u64 {
+            return Ok(None);
+        }
+        let runs = match &source.changed {
+            Changed::All => return Ok(None),
+            Changed::Pages(runs) => runs.clone(),
+            Changed::Unknown => {
+                let mut different = Vec::new();
+                let mut old = vec![0; PAGE as usize];
+                for (index, (place, page)) in
+                    object.pages().into_iter().zip(source.bytes.chunks(PAGE as usize)).enumerate()
+                {
+                    let old = &mut old[..page.len()];
+                    self.map.read(self.head.place(place), old).map_err(|why| self.failed(why))?;
+                    if old != page {
+                        push(&mut different, u32::try_from(index).unwrap_or(u32::MAX));
+                    }
+                }
+                different
+            }
+        };
+        let bytes: u64 = runs.iter().map(|run| run.bytes(object.size)).map(|(from, to)| to - from).sum();
+        // A reader has no more than twice an object to copy, and the log no more to hold.
+        Ok((object.stored() + bytes <= 2 * object.size).then_some(runs))
+    }
+
+    fn entries(&self, kind: Kind, sources: &[Source<'_>], changed: &[Option<Vec<Run>>]) -> Vec<Entry> {
+        let base = |key: &str| self.objects.get(key).map_or(0, |object| object.newest() + 1);
+        let put = sources.iter().zip(changed).map(|(source, changed)| Entry {
+            key: source.key.to_owned(),
+            size: source.bytes.len() as u64,
+            data: 0,
+            base: base(source.key),
+            sum: 0,
+            part: changed.clone().map_or(Part::Whole, Part::Pages),
+        });
+        let mut entries: Vec<Entry> = put.collect();
+        let put: HashSet<&str> = sources.iter().map(|source| source.key).collect();
+        let gone: Vec<&String> = match kind {
+            Kind::All => self.objects.all().keys().collect(),
+            _ => self.gone.iter().collect(),
+        };
+        let gone = gone.into_iter().filter(|key| !put.contains(key.as_str()));
+        entries.extend(gone.map(|key| Entry {
+            key: key.clone(),
+            size: 0,
+            data: 0,
+            base: base(key),
+            sum: 0,
+            part: Part::Gone,
+        }));
+        entries
+    }
+
+    /// Bytes that may have to be carried later: what the record does not have all of, and as much as the largest object
+    /// for the end of the ring, where that may not fit.
+    fn rest(&self, entries: &[Entry]) -> u64 {
+        let is_there = |entry: &&Entry| !matches!(entry.part, Part::Pages(_));
+        let there = entries
+            .iter()
+            .filter(is_there)
+            .filter_map(|entry| self.objects.get(&entry.key).map(|object| alone(&entry.key, object.size)));
+        let carried = self.objects.alone().saturating_sub(there.sum());
+        carried + carried.min(self.largest)
+    }
+
+    /// An object as it is, once more.
+    pub(crate) fn append_carried(&mut self, key: &str, bytes: &[u8]) -> Result<(), Error> {
+        let entry = Entry {
+            key: key.to_owned(),
+            size: bytes.len() as u64,
+            data: 0,
+            base: self.objects.get(key).map_or(0, |object| object.newest() + 1),
+            sum: 0,
+            part: Part::Whole,
+        };
+        let (entries, len) = laid_out(vec![entry]);
+        self.append(Kind::Carry, self.version(), entries, len, &[bytes])
+    }
+
+    /// Writes a record, for which there is room.
+    fn append(
+        &mut self,
+        kind: Kind,
+        version: u64,
+        mut entries: Vec<Entry>,
+        len: u64,
+        bytes: &[&[u8]],
+    ) -> Result<(), Error> {
+        if self.head.to_end(self.tail) < len {
+            let len = self.head.to_end(self.tail);
+            self.allocate(RECORD_HEAD as u64)?;
+            self.commit(Kind::Pad, version, &[], len)?;
+        }
+        self.allocate(len)?;
+        let place = self.head.place(self.tail);
+        for (entry, bytes) in entries.iter_mut().zip(bytes) {
+            entry.sum = self.copy_in(place + entry.data, entry, bytes)?;
+            self.largest = self.largest.max(alone(&entry.key, entry.size));
+        }
+        self.commit(kind, version, &entries, len)
+    }
+
+    /// Copies what a record has of an object; says the checksum.
+    fn copy_in(&mut self, place: u64, entry: &Entry, bytes: &[u8]) -> Result<u64, Error> {
+        let ranges: Vec<(u64, u64)> = match &entry.part {
+            Part::Whole => vec![(0, entry.size)],
+            Part::Pages(runs) => runs.iter().map(|run| run.bytes(entry.size)).collect(),
+            Part::Gone => return Ok(0),
+        };
+        let mut hash = Xxh3::new();
+        let mut place = place;
+        for (from, to) in ranges {
+            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
+            for chunk in bytes.get(range).unwrap_or_default().chunks(CHUNK) {
+                hash.update(chunk);
+                self.map.write_streamed(place, chunk).map_err(|why| self.failed(why))?;
+                place += chunk.len() as u64;
+            }
+        }
+        Ok(hash.digest())
+    }
+
+    /// Head, table, and last the word that makes it count.
+    fn commit(&mut self, kind: Kind, version: u64, entries: &[Entry], len: u64) -> Result<(), Error> {
+        let mut table = Vec::new();
+        entries.iter().for_each(|entry| entry.write(&mut table));
+        let head = RecordHead {
+            position: self.tail,
+            len,
+            version,
+            table_len: u32::try_from(table.len()).unwrap_or(u32::MAX),
+            kind,
+            time_ns: clock::realtime_ns(),
+            entries: u32::try_from(entries.len()).unwrap_or(u32::MAX),
+        };
+        let place = self.head.place(self.tail);
+        let mut written = || {
+            self.map.write(place, &head.bytes())?;
+            self.map.write(place + RECORD_HEAD as u64, &table)?;
+            self.map.set_long(place, head.commit(&self.head, &table))
+        };
+        written().map_err(|why| self.failed(why))?;
+        self.objects.apply(&head, entries);
+        self.tail += len;
+        Ok(())
+    }
+
+    /// Has memory for so many bytes from the tail on.
+    fn allocate(&mut self, len: u64) -> Result<(), Error> {
+        let end = self.tail % self.head.capacity + len;
+        if end <= self.allocated {
+            return Ok(());
+        }
+        let end = end.max(self.allocated + STEP).min(self.head.capacity);
+        let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let (at, bytes) = (number(RING_AT + self.allocated), number(end - self.allocated));
+        fallocate(&self.file, FallocateFlags::empty(), at, bytes)
+            .map_err(|error| self.failed(error.into()))?;
+        self.allocated = end;
+        Ok(())
+    }
+}
+
+fn push(runs: &mut Vec<Run>, page: u32) {
+    match runs.last_mut() {
+        Some(last) if last.first + last.pages == page => last.pages += 1,
+        _ => runs.push(Run { first: page, pages: 1 }),
+    }
+}
+
+fn check(sources: &[Source<'_>]) -> Result<(), Error> {
+    let mut keys = HashSet::new();
+    for source in sources {
+        if source.key.is_empty() || source.key.len() > MAX_KEY || !keys.insert(source.key) {
+            return Err(Error::Argument(format!(
+                "\"{}\": the name of an object has 1 to {MAX_KEY} bytes, and is there once in a version",
+                source.key.escape_debug()
+            )));
+        }
+    }
+    match sources.len() {
+        count if count > MAX_ENTRIES as usize / 2 => {
+            Err(Error::Argument(format!("{count} objects; {} are possible", MAX_ENTRIES / 2)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where each entry's data are, and the length of the record.
+fn laid_out(mut entries: Vec<Entry>) -> (Vec<Entry>, u64) {
+    let table: u64 = entries.iter().map(Entry::table_len).sum();
+    let mut at = layout::lines(RECORD_HEAD as u64 + table);
+    for entry in &mut entries {
+        entry.data = at;
+        at += layout::lines(entry.data_len());
+    }
+    (entries, at)
+}
+
+pub(crate) fn read_head(file: &File, path: &std::path::Path) -> Result<FileHead, Error> {
+    let mut bytes = [0; layout::FILE_HEAD];
+    let not_a_log = |why: String| Error::NotALog { path: path.to_owned(), why };
+    let failed = |why| Error::System { path: path.to_owned(), why };
+    let len = file.metadata().map_err(failed)?.len();
+    if len < RING_AT {
+        return Err(not_a_log(format!("it has {len} bytes")));
+    }
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    let head = FileHead::parse(&bytes).map_err(not_a_log)?;
+    match len == head.file_len() {
+        true => Ok(head),
+        false => Err(not_a_log(format!("it has {len} bytes, and should have {}", head.file_len()))),
+    }
+}
+
+/// Makes a log that has nothing yet; another process may do the same.
+fn make(place: &Place, capacity: u64) -> Result<(), Error> {
+    if !(CAPACITIES.0..=CAPACITIES.1).contains(&capacity) {
+        return Err(Error::Argument(format!(
+            "a log of {capacity} bytes: {} to {} are possible",
+            CAPACITIES.0, CAPACITIES.1
+        )));
+    }
+    let path = place.path();
+    let failed = |why| Error::System { path: path.clone(), why };
+    let new = path.with_file_name(format!(".{}-{}", std::process::id(), clock::monotonic_ns()));
+    let id = clock::realtime_ns().rotate_left(32) ^ clock::monotonic_ns() ^ u64::from(std::process::id());
+    let head = FileHead { capacity: capacity.next_multiple_of(PAGE), id };
+    let made = || -> io::Result<()> {
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all_at(&head.bytes(), 0)?;
+        file.set_len(head.file_len())?;
+        fallocate(&file, FallocateFlags::empty(), 0, i64::try_from(RING_AT).unwrap_or(0))?;
+        match fs::hard_link(&new, &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    };
+    let made = made().map_err(failed);
+    let _ = fs::remove_file(&new);
+    made
+}
