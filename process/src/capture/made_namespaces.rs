@@ -97,7 +97,7 @@ pub fn ask(
             return Ok(known.clone());
         }
         let view = View::of(pid, job).map_err(refused)?.ok_or(CutError::Gone)?;
-        let found = (view.contents().map_err(refused)?, view.devices);
+        let found = (view.contents().map_err(refused)?, view.devices().to_vec());
         trees.insert(inode, found.clone());
         Ok(found)
     };

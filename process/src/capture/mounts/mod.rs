@@ -15,7 +15,8 @@ use holdfast_image::bytes::Name;
 use holdfast_image::mounts::{Inside, MountSource, MountTree};
 use holdfast_sys::mountinfo::{self, Mount};
 use holdfast_sys::procfs::{self, Mapping, Status};
-use parts::{Found, REMEDY, Seen, within};
+use parking_lot::Mutex;
+use parts::{Found, REMEDY, within};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -24,11 +25,16 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tree::Analysis;
 
 /// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
 const DELETED: &[u8] = b" (deleted)";
 /// `starttime` of /proc/PID/stat, counted from behind the name (proc_pid_stat(5); a blank comes first).
 const STARTED: usize = 20;
+/// So many are known at most.
+const KNOWN_MOST: usize = 16;
+
 /// One.
 #[derive(Debug)]
 pub struct View {
@@ -36,13 +42,10 @@ pub struct View {
     pid: i32,
     /// The inode of the namespace.
     pub inode: u64,
-    /// File systems that are nowhere else, by their devices.
-    pub devices: Vec<u64>,
     /// Its root, as the agent gets there.
     folder: PathBuf,
-    seen: Vec<Seen>,
     /// Without what is in its file systems.
-    tree: MountTree,
+    found: Arc<Analysis>,
     /// Ids of the job's mounts, and of ours.
     home: HashSet<u64>,
 }
@@ -85,14 +88,19 @@ impl View {
                  {REMEDY}"
             ));
         }
-        let tree::Analysis { seen, tree, devices } =
-            tree::analyse(own, &home, &tree::Ground { inner_at: &inner_at, outer_at: &outer_at })?;
+        let ground = tree::Ground { inner_at: &inner_at, outer_at: &outer_at };
+        let found = known(inode, own, home.clone(), &ground)?;
         // What a restart was given is on ours.
         let ours = mountinfo::own().map_err(|error| unread("this process", error))?;
         let home = home.into_iter().chain(ours).map(|mount| mount.id).collect();
-        let view = View { pid, inode, devices, folder, seen, tree, home };
+        let view = View { pid, inode, folder, found, home };
         view.check_proc(&outer)?;
         Ok(view)
+    }
+
+    /// File systems that are nowhere else, by their devices.
+    pub fn devices(&self) -> &[u64] {
+        &self.found.devices
     }
 
     /// A restart works inside by /proc, which must show the processes of the job.
@@ -127,7 +135,7 @@ impl View {
 
     /// Where a path on one of its mounts is for the job. `None`: the mount is none of it.
     pub fn place(&self, mount: u64, path: &[u8]) -> Option<Place> {
-        let seen = self.seen.iter().find(|seen| seen.mount.id == mount)?;
+        let seen = self.found.seen.iter().find(|seen| seen.mount.id == mount)?;
         let (path, end) = path.strip_suffix(DELETED).map_or((path, &b""[..]), |path| (path, DELETED));
         let rest = Path::new(OsStr::from_bytes(path)).strip_prefix(&seen.mount.point).ok();
         Some(match (&seen.outside, rest) {
@@ -213,8 +221,9 @@ impl View {
 
     /// `read`: with what is in the files.
     fn walk(&self, read: bool) -> Result<MountTree, String> {
-        let mut tree = self.tree.clone();
-        let mut walk = tmpfs::Walk::new(&self.folder, self.seen.iter().map(|seen| &seen.mount.point), read);
+        let mut tree = self.found.tree.clone();
+        let mut walk =
+            tmpfs::Walk::new(&self.folder, self.found.seen.iter().map(|seen| &seen.mount.point), read);
         let mut done = HashSet::new();
         for mount in &mut tree.mounts {
             let point = mount.point.as_path();
@@ -272,6 +281,37 @@ pub fn survey(pid: i32, job: &Namespaces, maps: &mut [Mapping]) -> Result<(), St
 /// What lies on a mount that no namespace of the job has any more, in the words of a refusal.
 pub const DETACHED: &str =
     "is on a mount that was taken away (umount), where a restart would not find it: close it";
+
+/// What was found of a namespace. As long as mountinfo says the same of it and of the job's, it is what is there: where
+/// mounts lie, what each shows, and what that is called, follow from it.
+struct Known {
+    inode: u64,
+    own: Vec<Mount>,
+    home: Vec<Mount>,
+    found: Arc<Analysis>,
+}
+
+/// The same for all processes in it, many of which are looked at in one stop.
+fn known(
+    inode: u64,
+    own: Vec<Mount>,
+    home: Vec<Mount>,
+    ground: &tree::Ground<'_>,
+) -> Result<Arc<Analysis>, String> {
+    static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+    let is_it = |one: &&Known| one.inode == inode && one.own == own && one.home == home;
+    if let Some(known) = KNOWN.lock().iter().find(is_it) {
+        return Ok(Arc::clone(&known.found));
+    }
+    let found = Arc::new(tree::analyse(own.clone(), &home, ground)?);
+    let mut all = KNOWN.lock();
+    all.retain(|one| one.inode != inode);
+    if all.len() >= KNOWN_MOST {
+        all.remove(0);
+    }
+    all.push(Known { inode, own, home, found: Arc::clone(&found) });
+    Ok(found)
+}
 
 /// The job's mounts, and its root.
 fn home(job: &Namespaces) -> io::Result<(Vec<Mount>, PathBuf)> {
