@@ -56,16 +56,14 @@ fn follow(reader: &mut Reader, object: &str) -> Result<(), Failure> {
         // Before the last look: what was put until then is seen.
         let is_over = !reader.has_writer().map_err(failure)?;
         let until = if is_over { Instant::now() } else { Instant::now() + LOOK };
-        match reader.wait(Some(until)).map_err(failure)? {
-            // An object that is not there yet, or no more.
-            Some(_) if !reader.objects().contains_key(object) => {}
-            Some(_) => {
-                if !report::print_bytes(&reader.read(object).map_err(failure)?)? {
-                    return Ok(());
-                }
+        if reader.wait(Some(until)).map_err(failure)?.is_some() {
+            // An object that is not there yet, or no more, is left out.
+            let is_there = reader.objects().contains_key(object);
+            if is_there && !report::print_bytes(&reader.read(object).map_err(failure)?)? {
+                return Ok(());
             }
-            None if is_over => return Ok(()),
-            None => {}
+        } else if is_over {
+            return Ok(());
         }
     }
 }
