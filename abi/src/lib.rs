@@ -52,7 +52,7 @@ pub use guard_area::{
 pub use guard_thread::{GuardBuffer, GuardThread};
 pub use keeper::{KeeperAnswer, KeeperQuestion};
 pub use procmap::ProcmapQuery;
-pub use shared_page::{AddressRange, FileNumber, IdPair, ProtectedRegion, SharedPage};
+pub use shared_page::{AddressRange, AioContext, FileNumber, IdPair, ProtectedRegion, SharedPage};
 pub use watched_paths::WatchedPaths;
 
 /// Bytes in a page of x86-64.

@@ -41,7 +41,14 @@ pub struct SharedPage {
     pub environ: u64,
     /// Library: address of what it has noted of watches ([`crate::WatchedPaths`]); 0: nothing yet.
     pub watched: u64,
-    reserved_0: [u64; 51],
+    reserved_0: [u64; 17],
+    /// Library: number of calls of `remap_file_pages`: as long as it is 0, no page of shared memory is without an
+    /// address because of one.
+    pub remapped: u64,
+    /// Library: number of calls that make contexts of Linux AIO, end them, or give them work, and that are under way.
+    pub aio_calls: u64,
+    /// Library: contexts of Linux AIO that the program has made through the C library or libaio.
+    pub aio_table: [AioContext; SharedPage::AIO_MAX],
     /// Agent: number of entries of `id_table`.
     pub id_count: u64,
     /// Agent: ids of processes and threads.
@@ -97,6 +104,15 @@ pub struct IdPair {
     pub kernel: i32,
 }
 
+/// A context of Linux AIO.
+#[repr(C)]
+pub struct AioContext {
+    /// What `io_setup(2)` has returned: the address of its ring; 0: the entry is free.
+    pub context: u64,
+    /// How many requests it has taken.
+    pub submitted: u64,
+}
+
 /// An entry of the table of protected memory.
 #[repr(C)]
 pub struct ProtectedRegion {
@@ -141,6 +157,9 @@ offsets! { SharedPage {
     LANDLOCK = landlock;
     ENVIRON = environ;
     WATCHED = watched;
+    REMAPPED = remapped;
+    AIO_CALLS = aio_calls;
+    AIO_TABLE = aio_table;
     ID_COUNT = id_count;
     ID_TABLE = id_table;
     SEGMENT_COUNT = segment_count;
@@ -160,6 +179,11 @@ offsets! { SharedPage {
     LAZY_TABLE = lazy_table;
     LAZY_FILE_COUNT = lazy_file_count;
     LAZY_FILES = lazy_files;
+} }
+
+offsets! { AioContext {
+    CONTEXT = context;
+    SUBMITTED = submitted;
 } }
 
 offsets! { ProtectedRegion {
@@ -191,6 +215,10 @@ impl SharedPage {
     pub const SEGMENT_MAX: usize = 512;
     /// Most entries of the tables of semaphore sets and of message queues, each.
     pub const IPC_MAX: usize = 126;
+    /// Most contexts of Linux AIO that are noted.
+    pub const AIO_MAX: usize = 16;
+    /// Bytes of an entry of their table.
+    pub const AIO_ENTRY: usize = size_of::<AioContext>();
     /// Bit of the kernel's id in those two: the entry is in force.
     pub const IPC_VALID: u32 = 1 << 31;
     /// Most adjustments of SEM_UNDO.
@@ -241,6 +269,10 @@ mod tests {
             (SharedPage::CUDA_AREA, 584),
             (SharedPage::LANDLOCK, 592),
             (SharedPage::ENVIRON, 600),
+            (SharedPage::REMAPPED, 752),
+            (SharedPage::AIO_CALLS, 760),
+            (SharedPage::AIO_TABLE, 768),
+            (SharedPage::AIO_MAX, 16),
             (SharedPage::ID_COUNT, 1024),
             (SharedPage::ID_TABLE, 1032),
             (SharedPage::ID_MAX, 4096),
@@ -271,6 +303,7 @@ mod tests {
         for (index, (now, then)) in golden.into_iter().enumerate() {
             assert_eq!(now, then, "number {index} of the list");
         }
+        assert_eq!([AioContext::CONTEXT, AioContext::SUBMITTED, SharedPage::AIO_ENTRY], [0, 8, 16]);
         assert_eq!([ProtectedRegion::START, ProtectedRegion::LEN, ProtectedRegion::NAME], [0, 8, 16]);
         assert_eq!((AddressRange::START, AddressRange::END, size_of::<AddressRange>()), (0, 8, 16));
         assert_eq!((FileNumber::DEVICE, FileNumber::INODE, size_of::<FileNumber>()), (0, 8, 16));

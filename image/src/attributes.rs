@@ -26,6 +26,13 @@ pub struct ProcessAttributes {
     /// `PR_GET_MEMORY_MERGE`: all memory may be merged with equal one (KSM).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory_merge: bool,
+    /// Protection keys that it has allocated (`pkey_alloc(2)`): a bit for each.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub protection_keys: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Parameters of SCHED_DEADLINE (sched_setattr(2)), nanoseconds.

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address_space;
+pub mod aio;
 pub mod attributes;
 pub mod bytes;
 mod contents;

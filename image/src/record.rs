@@ -5,6 +5,7 @@
 //! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
 
 use crate::address_space;
+use crate::aio::AioContext;
 use crate::attributes::{GuardRegion, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
 use crate::credentials::Credentials;
@@ -90,6 +91,9 @@ pub struct ProcessRecord {
     /// Its local descriptor table (modify_ldt(2)), as the processor has it.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub ldt: Blob,
+    /// Its contexts of Linux AIO (`io_setup(2)`), with nothing under way in them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aio: Vec<AioContext>,
     /// Who it is, if not who has started the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rights: Option<Credentials>,

@@ -9,6 +9,8 @@ use crate::inode::Inode;
 use crate::mounts::Inside;
 use serde::{Deserialize, Serialize};
 
+/// PROT_EXEC (include/uapi/asm-generic/mman-common.h).
+const PROT_EXEC: u32 = 4;
 /// PROT_WRITE (include/uapi/asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
 
@@ -44,6 +46,13 @@ impl Region {
     /// Whether it has a flag of `VmFlags`.
     pub fn has(&self, flag: &str) -> bool {
         self.vm_flags.iter().any(|own| own == flag)
+    }
+
+    /// The protection key that the program has given it (pkeys(7)). That of memory that may only be executed is the
+    /// kernel's.
+    pub fn key(&self) -> Option<u32> {
+        let number = self.vm_flags.iter().find_map(|flag| flag.strip_prefix("key")?.parse().ok());
+        number.filter(|_| self.prot != PROT_EXEC)
     }
 
     /// Of explicit huge pages: the shift of their size.

@@ -1,4 +1,4 @@
-//! `madvise` after a lazy restart.
+//! `madvise` after a lazy restart; and that `remap_file_pages` was called.
 //!
 //! A lazy restart maps the image's segments, privately, where the program had memory without a file. Two calls tell
 //! the difference, this one and mremap(2), which is [`mremap`]'s: MADV_DONTNEED and MADV_FREE must leave zeros
@@ -26,6 +26,7 @@ use crate::guard::memory;
 use crate::maps::{Mapping, Walk};
 use crate::{host, shared, sys};
 use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::Ordering::SeqCst;
 use holdfast_abi::SharedPage;
 use ranges::{failed, is_error, is_lazy, map, range, touches};
 
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) 
     result as c_int
 }
 
-/// The same two by their numbers, for `syscall(2)`; `None`: another call.
+/// These three by their numbers, for `syscall(2)`; `None`: another call.
 ///
 /// # Safety
 /// As for the system call.
@@ -57,8 +58,31 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         libc::SYS_madvise => Some(unsafe { advise(args) }),
         // SAFETY: the caller's promise.
         libc::SYS_mremap => Some(unsafe { mremap::remap(args) }),
+        libc::SYS_remap_file_pages => {
+            shared::word(SharedPage::REMAPPED).fetch_add(1, SeqCst);
+            // SAFETY: the caller's promise.
+            Some(unsafe { sys::raw(number, args) })
+        }
         _ => None,
     }
+}
+
+/// `remap_file_pages(2)`: taken note of, because pages of shared memory may have no address afterwards.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn remap_file_pages(
+    start: *mut c_void,
+    len: usize,
+    prot: c_int,
+    offset: usize,
+    flags: c_int,
+) -> c_int {
+    let args = [start.expose_provenance(), len, prot as usize, offset, flags as usize, 0];
+    // SAFETY: the caller's own call.
+    let result = unsafe { by_number(libc::SYS_remap_file_pages, args) };
+    host::from_kernel(result.unwrap_or(-(libc::ENOSYS as isize))) as c_int
 }
 
 /// madvise(2) for the program.

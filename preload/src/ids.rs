@@ -18,7 +18,7 @@
 use crate::shared;
 #[cfg(not(test))]
 #[cfg(not(test))]
-use crate::{advice, attributes, io_uring, ipc, segments};
+use crate::{advice, aio, attributes, io_uring, ipc, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use holdfast_abi::{IdPair, SharedPage};
@@ -278,6 +278,7 @@ unsafe extern "C" fn syscall_translated(
             .or_else(|| attributes::by_number(number, args))
             .or_else(|| segments::by_number(number, args))
             .or_else(|| ipc::by_number(number, args))
+            .or_else(|| aio::by_number(number, args))
             .or_else(|| io_uring::by_number(number))
     };
     let result = match elsewhere {
@@ -289,13 +290,15 @@ unsafe extern "C" fn syscall_translated(
 }
 
 // shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, msgget, msgsnd, msgrcv and
-// msgctl, and add_key, request_key and keyctl.
+// msgctl, and add_key, request_key and keyctl; and the calls of Linux AIO.
 #[cfg(not(test))]
 const _: () = assert!(
     libc::SYS_shmat == libc::SYS_shmget + 1
         && libc::SYS_shmctl == libc::SYS_shmget + 2
         && libc::SYS_semctl == libc::SYS_semget + 2
         && libc::SYS_msgctl == libc::SYS_msgget + 3
+        && libc::SYS_io_destroy == libc::SYS_io_setup + 1
+        && libc::SYS_io_submit == libc::SYS_io_setup + 3
 );
 
 /// `syscall(2)`. Without a frame of its own, as in glibc: calls that return twice, or on another stack, must find
@@ -333,6 +336,11 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "je 2f",
         "cmp rdi, {io_uring}",
         "je 2f",
+        "cmp rdi, {remap}",
+        "je 2f",
+        "lea rax, [rdi - {aio}]",
+        "cmp rax, 3",
+        "jbe 2f",
         "lea rax, [rdi - {semget}]",
         "cmp rax, 2",
         "jbe 2f",
@@ -395,6 +403,8 @@ pub unsafe extern "C" fn syscall() -> c_long {
         munlockall = const libc::SYS_munlockall,
         landlock = const libc::SYS_landlock_restrict_self,
         io_uring = const libc::SYS_io_uring_setup,
+        remap = const libc::SYS_remap_file_pages,
+        aio = const libc::SYS_io_setup,
         translated = sym syscall_translated,
         errno = sym libc::__errno_location,
     )

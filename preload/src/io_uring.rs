@@ -1,29 +1,24 @@
 //! io_uring is absent: no image can hold a ring, and programs that use rings go another way where there are none
-//! (Node.js, MariaDB, PostgreSQL), as on a kernel without them. The same of Linux AIO where the user asks for that
-//! (`--aio off`): programs that need it would not start.
+//! (Node.js, MariaDB, PostgreSQL), as on a kernel without them.
 //!
 //! Runs in: the host program, any thread. Invariant: nothing is absent in a program that no agent knows
 //! (`lifecycle.rs`), or where the user has asked for rings (`holdfast run --io-uring keep`). Fails by: ENOSYS, the
-//! kernel's own answer where it has no io_uring. Not hooked: system calls not made through the C library, liburing or
-//! libaio; the agent refuses a ring or a context of theirs by name (`process/src/refuse.rs`).
+//! kernel's own answer where it has no io_uring. Not hooked: system calls not made through the C library or liburing;
+//! the agent refuses a ring of theirs by name (`process/src/refuse.rs`).
 //!
 //! # Safety
-//! The exports have the signatures of liburing's and libaio's functions (liburing.h, libaio.h) and pass pointers on as
-//! they are.
+//! The exports have the signatures of liburing's functions (liburing.h) and pass pointers on as they are.
 #![allow(unsafe_code)]
 
 use crate::host;
 use core::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use holdfast_abi::environment::{AIO_OFF, ENV_AIO, ENV_IO_URING, IO_URING_KEEP};
+use holdfast_abi::environment::{ENV_IO_URING, IO_URING_KEEP};
 
 static ABSENT: AtomicBool = AtomicBool::new(false);
-static NO_AIO: AtomicBool = AtomicBool::new(false);
 
-/// The agent knows this process: from now on there is no io_uring, if the user has not asked for it, and no AIO, if he
-/// has asked for none.
+/// The agent knows this process: from now on there is no io_uring, if the user has not asked for it.
 pub fn start() {
-    NO_AIO.store(host::variable_is(ENV_AIO, AIO_OFF), Relaxed);
     ABSENT.store(!host::variable_is(ENV_IO_URING, IO_URING_KEEP), Relaxed);
 }
 
@@ -86,24 +81,6 @@ pub unsafe extern "C" fn io_uring_get_probe() -> *mut c_void {
     let real = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut c_void>(real) };
     // SAFETY: the caller's promise.
     unsafe { real() }
-}
-
-/// `io_setup(2)`, by libaio's wrapper, which returns an error's number, negative.
-///
-/// # Safety
-/// As for libaio's function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn io_setup(events: c_int, context: *mut *mut c_void) -> c_int {
-    let real = if NO_AIO.load(Relaxed) { core::ptr::null_mut() } else { host::next_definition(c"io_setup") };
-    if real.is_null() {
-        return -libc::ENOSYS;
-    }
-    // SAFETY: a function of this name has this signature (libaio.h).
-    let real = unsafe {
-        core::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *mut *mut c_void) -> c_int>(real)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { real(events, context) }
 }
 
 #[cfg(test)]

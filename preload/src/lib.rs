@@ -35,6 +35,7 @@
 
 mod advice;
 mod agent;
+mod aio;
 mod api;
 mod area;
 mod attributes;

@@ -13,7 +13,9 @@
 
 use crate::message::Text;
 use crate::shared;
-use crate::{agent, area, attributes, cuda, fork, guard, host, ids, io_uring, launch, sys, trigger, undo};
+use crate::{
+    agent, aio, area, attributes, cuda, fork, guard, host, ids, io_uring, launch, sys, trigger, undo,
+};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
@@ -84,6 +86,7 @@ fn attach() -> (&'static str, c_int) {
     }
     fork::register();
     guard::start();
+    aio::start();
     io_uring::start();
     trigger::install();
     ("the agent knows this process", 0)
@@ -107,6 +110,7 @@ pub fn forked() {
         guard::forked();
         attributes::forked();
         undo::forked();
+        aio::forked();
         cuda::forked();
         trigger::forked();
         agent::abandon_inherited();

@@ -22,7 +22,7 @@ fn only_the_intended_names_are_exported() {
         __register_atfork daemon dlopen dlsym dlvsym setsid sigaltstack madvise mremap prctl personality mlockall
         munlockall
         io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem io_uring_setup io_uring_get_probe
-        io_setup inotify_add_watch
+        io_setup io_submit io_destroy inotify_add_watch remap_file_pages
         shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
         munmap mprotect mmap mmap64 sigaction signal sigprocmask pthread_sigmask
         read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk

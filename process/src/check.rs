@@ -16,7 +16,7 @@ use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::mounts;
 use crate::capture::shared_memory;
 use crate::capture::written_files::{self, Saving};
-use crate::capture::{contents, cwd, ipc, landlock, sysv_shm};
+use crate::capture::{aio, contents, cwd, ipc, landlock, sysv_shm};
 use crate::cuda::uses;
 use crate::error::CutError;
 use crate::inject::area;
@@ -263,6 +263,10 @@ fn look_at<'a>(
     }
     found.extend(area.and_then(|area| landlock::noted(pid, live, area)));
     let mapped = memory(options, pid, area, live, found)?;
+    if let Some(area) = area {
+        found.extend(aio::not_noted(live, area, &mapped));
+        found.extend(shared_memory::refuse_hidden(live, area, &mapped));
+    }
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     found.extend(executable(pid, live));
     found.extend(folder(pid, inner_pid));

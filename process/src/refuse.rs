@@ -32,10 +32,14 @@ pub const IO_URING: &str = "io_uring is not supported, and this program has a ri
 many programs can be told to do without (Node.js: UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: \
 io_method=worker)";
 
-/// A context of Linux AIO, mapped.
-pub const AIO: &str = "a context of Linux AIO, which is not supported: `holdfast run --aio off` hides AIO from \
-programs that find it through libaio and go another way without it (databases; MariaDB also by \
---innodb-use-native-aio=0)";
+/// A context of Linux AIO of which libholdfast knows nothing.
+pub const AIO: &str = "a context of Linux AIO that was made past the C library and libaio, or beside sixteen others: \
+whether something is under way in it is not known; `holdfast run --aio off` hides AIO from programs that go another \
+way without it";
+
+/// Shared memory, mapped, of which pages may be mapped nowhere.
+pub const HIDDEN: &str = "shared memory of which pages may have no address: remap_file_pages(2) was called, and some \
+pages have several; try again, or map a memfd several times instead";
 
 /// An open buffer of a server of objects: a client has them mapped, and open only while it maps one.
 pub const OBJECTS: &str = "a buffer of a server of objects (holdfast serve), which a program has open only for a \

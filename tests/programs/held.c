@@ -35,13 +35,6 @@ static void keep(const char *what, int fd)
 
 static void huge_file(void) { keep("MFD_HUGETLB", memfd_create("huge", MFD_HUGETLB)); }
 static void secret(void) { keep("memfd_secret", (int)syscall(SYS_memfd_secret, 0)); }
-static void key(void)
-{
-    int key = pkey_alloc(0, 0);
-    if (key < 0) not_here("pkey_alloc");
-    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED && pkey_mprotect(at, 4096, PROT_READ | PROT_WRITE, key) == 0);
-}
 
 /* --- files --- */
 
@@ -411,7 +404,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*hold)(void);
-    } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere},
+    } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"elsewhere", elsewhere},
                  {"open_elsewhere", open_elsewhere}, {"closed_folder", closed_folder},
                  {"bpf_filter", bpf_filter}, 
                  {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},

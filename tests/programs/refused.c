@@ -101,11 +101,23 @@ static void map(int fd, size_t len)
     if (fd >= 0) close(fd);
 }
 
-/* The kernel maps a ring for asynchronous input and output. */
+/* The kernel maps a ring for asynchronous input and output, and libholdfast does not know. */
 static void ring(void)
 {
     aio_context_t context = 0;
-    if (syscall(SYS_io_setup, 4, &context) != 0) {
+    if (raw_call(SYS_io_setup, 4, (long)&context) != 0) {
+        puts("not here");
+        exit(77);
+    }
+}
+
+/* Pages that are at no address any more, and may be again. */
+static void hide(void)
+{
+    char *pages = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    memset(pages, 7, 1 << 16);
+    if (remap_file_pages(pages + 4096, 4096, 0, 0, 0) != 0) {
         puts("not here");
         exit(77);
     }
@@ -193,6 +205,7 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "unix") == 0) connected_unix(where);
     if (strcmp(kind, "packet") == 0) raw_socket();
     if (strcmp(kind, "mapping") == 0) ring();
+    if (strcmp(kind, "hidden") == 0) hide();
     if (strcmp(kind, "memfd") == 0) large_memfd();
     if (strcmp(kind, "pty") == 0) unread_terminal();
     if (strcmp(kind, "seccomp") == 0) filter();

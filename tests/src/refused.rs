@@ -63,8 +63,12 @@ macro_rules! refused {
                 refused "fd 9" "inotify" "try again";
             io_uring: "refused" "io_uring" "15" => "A ring of io_uring that was made past the C library",
                 refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
-            shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
+            shared_mapping_of_a_kernel_object: "refused" "mapping" "15" =>
+                "Linux AIO (io_setup), made past the C library and libaio",
                 refused "mapping 0x" "Linux AIO" "--aio off";
+            pages_without_an_address: "refused" "hidden" "15" =>
+                "Pages of shared memory that remap_file_pages(2) has left without an address",
+                refused "mapping 0x" "remap_file_pages" "memfd";
             shared_file_too_large_for_a_stop: "refused" "large" "15" =>
                 "More than 1 GiB of a file that is mapped shared",
                 refused "mapping 0x" "1025 MiB of a file that is mapped shared" "map less of it at once";
@@ -139,7 +143,6 @@ macro_rules! refused {
             deleted_program: "origin" "deleted" "60" => "A program whose file was deleted",
                 refused "executable" "origin.copy" "deleted";
             program_in_a_memfd: "origin" "memfd" "60" => "A program in a memfd", refused "executable" "/memfd:origin";
-            protection_keys: "keys" "60" => "Protection keys (pkey_mprotect)", refused "mapping 0x" "protection key";
             huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
             file_that_is_mapped_elsewhere: "held" "elsewhere" "60" =>
                 "A shared mapping of a file in another mount namespace",

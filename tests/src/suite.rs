@@ -79,6 +79,8 @@ macro_rules! suite {
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
                 #[short] shared_sparse: "shared_sparse" =>
                     "More than 1 GiB of shared memory, memfds, System V and deleted files of which little was touched";
+                #[short] keys: "keys" => "Protection keys (pkey_alloc, pkey_mprotect)";
+                #[short] aio: "aio" => "Contexts of Linux AIO, with events that were not taken yet";
                 #[short] address_sanitizer: "heap-asan" => "A program built with -fsanitize=address";
                 #[short] inspected: "inspected" => "A program that a part of itself traces (LeakSanitizer)";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";

@@ -37,6 +37,7 @@ class Job:
         self.holdfast = holdfast
         self.limit = limit
         self.front = None
+        self.sessions = []
         self.images = 0
         self.refused = {}
         self.lower = []
@@ -58,6 +59,7 @@ class Job:
             self.front = subprocess.Popen([*self.lower, *command], stdin=subprocess.DEVNULL, stdout=output,
                                           stderr=output, env=self.environment, cwd=self.folder,
                                           start_new_session=True, restore_signals=True)
+        self.sessions.append(self.front.pid)
 
     def ask(self, *words):
         return subprocess.run([*self.lower, f"{self.holdfast}/holdfast", *words], capture_output=True, text=True,
@@ -92,13 +94,14 @@ class Job:
             return output.read()
 
     def close(self, keep=False):
-        """Ends what is alive of the job: by holdfast, then by what has the job's folder as its HOME."""
+        """Ends what is alive of the job: in its sessions, or with its folder as HOME; some write over their HOME."""
         if self.front.poll() is None:
             self.front.kill()
             self.front.wait()
         mark = f"HOME={self.folder}".encode()
         for _ in range(3):
-            left = [pid for pid in os.listdir("/proc") if pid.isdigit() and has_mark(pid, mark)]
+            all_pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
+            left = [pid for pid in all_pids if session_of(pid) in self.sessions or has_mark(pid, mark)]
             for pid in left:
                 try:
                     os.kill(int(pid), signal.SIGKILL)
@@ -109,6 +112,13 @@ class Job:
             time.sleep(0.1)
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def session_of(pid):
+    try:
+        return os.getsid(int(pid))
+    except ProcessLookupError:
+        return None
 
 
 def has_mark(pid, mark):

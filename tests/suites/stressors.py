@@ -23,6 +23,7 @@ from job import USERS, Job, kit
 # They change the host, or take all of its memory.
 NOT_HERE = """
 apparmor bad-ioctl bigheap bind-mount binderfs cpu-online dev efivar icmp-flood idle-page ioport klog kvm memhotplug
+mmapfork
 netdev oom-pipe pci physpage plugin priv-instr procfs quota ramfs rawdev reboot smi softlockup swap sysbadaddr sysfs
 sysinval tun umount uprobe vforkmany watchdog x86syscall
 """.split()

@@ -78,9 +78,9 @@ pub struct RunArgs {
     /// keep: it finds the kernel's, and a checkpoint is refused while it has a ring
     #[arg(long, value_enum, default_value_t = IoUringChoice::Off)]
     pub io_uring: IoUringChoice,
-    /// Linux AIO (io_setup), which no image can hold. keep: the program finds the kernel's, and a checkpoint is refused
-    /// while it has a context. off: through libaio it finds none; databases go another way then (MariaDB, MySQL), but
-    /// programs that need it do not start
+    /// Linux AIO (io_setup). keep: the program finds the kernel's; a checkpoint waits until no request is under way.
+    /// off: through libaio it finds none; databases go another way then (MariaDB, MySQL), but programs that need it do
+    /// not start
     #[arg(long, value_enum, default_value_t = AioChoice::Keep)]
     pub aio: AioChoice,
     /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)

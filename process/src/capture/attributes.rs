@@ -105,6 +105,8 @@ pub fn of_process(results: &[i64], bytes: &[u8], lock_future: u32) -> ProcessAtt
         membarrier: value(results, 4),
         lock_future,
         memory_merge: value(results, 6) == 1,
+        // Asked by themselves, where there are any.
+        protection_keys: 0,
     }
 }
 

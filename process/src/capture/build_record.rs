@@ -486,6 +486,7 @@ fn record(
         flags: scenery.flags,
         attributes: seen.process.attributes,
         ldt: seen.ldt,
+        aio: seen.aio,
         rights: credentials::of(status, seen.namespaces.iter().any(Made::is_user)),
         cuda: None,
         space: target.space,

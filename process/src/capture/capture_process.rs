@@ -11,7 +11,7 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::mounts::{self, Insides, Place, View};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
-use crate::capture::{attributes, landlock, ldt, made_namespaces, root};
+use crate::capture::{aio, attributes, landlock, ldt, made_namespaces, protection_keys, root};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
@@ -25,6 +25,7 @@ use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
+use holdfast_image::aio::AioContext;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{InjectArea, Inside, PosixTimer, RootFolder};
 use holdfast_sys::clock;
@@ -39,6 +40,7 @@ pub struct Asked {
     mapped: Vec<Mapped>,
     insides: Insides,
     mapping_flags: Option<Flags>,
+    aio: Vec<AioContext>,
     facts: Vec<ThreadFacts>,
     host: LiveThread,
     question: Question,
@@ -69,6 +71,8 @@ pub fn ask(
     if options.only.is_none() {
         refuse::unless_empty(shared_memory::refuse_large(&mapped))?;
     }
+    refuse::unless_empty(shared_memory::refuse_hidden(repaired.live, &target.area, &mapped))?;
+    let aio = aio::contexts(repaired.live, &target.area, &mapped)?;
     if !held.threads.iter().any(|thread| thread.inner == repaired.inner_pid) {
         return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));
     }
@@ -81,7 +85,7 @@ pub fn ask(
     let question = Question::new(&target.area, handled, is_first && before.nested, before.outsider);
     question.ask(&host, &target.area)?;
     held.under_way = Some(target.area);
-    Ok(Asked { repaired, mapped, insides, mapping_flags, facts, host, question })
+    Ok(Asked { repaired, mapped, insides, mapping_flags, aio, facts, host, question })
 }
 
 /// Reads everything but open files and memory, and what needs no tracing.
@@ -97,10 +101,10 @@ pub fn look(
 ) -> Result<Seen, CutError> {
     let StoppedProcess { target, before, held, .. } = process;
     let (pid, area) = (target.pid, &target.area);
-    let Asked { repaired, mapped, insides, mapping_flags, mut facts, host, question } = asked;
+    let Asked { repaired, mapped, insides, mapping_flags, aio, mut facts, host, question } = asked;
     let Repaired { live, status, inner_pid, mut shared_pending, memory, .. } = repaired;
     let mut tries = 0;
-    let (process, timers) = loop {
+    let (mut process, timers) = loop {
         let process = answer(&question, &host, held, &mut facts, kept, area)?;
         let inner =
             |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
@@ -122,6 +126,8 @@ pub fn look(
     let confined = held.threads.iter().zip(&facts).map(|(thread, facts)| (thread, facts.is_confined));
     refuse::unless_empty(landlock::found(pid, area, before.outsider, confined))?;
     let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
+    let flags = mapping_flags.as_ref().unwrap_or(&before.flags);
+    process.attributes.protection_keys = protection_keys::ask((&host, area), &mapped, flags, &held.threads)?;
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
     let namespaces = made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces, trees)?;
@@ -137,6 +143,7 @@ pub fn look(
         policies,
         process,
         ldt,
+        aio,
         status,
         mapped,
         insides,

@@ -4,9 +4,10 @@
 //! Used by `build_record`, after the stop. Fails by: a flag that changed between two looks; the cut is tried again.
 
 use super::maps::{Flags, Kind, Mapped, flags_at};
-use holdfast_sys::procfs::Mapping;
+use holdfast_sys::procfs::{self, Mapping};
 
-/// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and `procfs::HUGE_PAGES`.
+/// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and `procfs::HUGE_PAGES`; those of
+/// `procfs::KEY` besides.
 const KEPT_FLAGS: [&str; 17] = [
     "gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "dp", "hp21", "hp30", "sl", "nr",
     ACCOUNTED,
@@ -26,7 +27,7 @@ fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {
 
 /// Those that a restart sets again; others come and go without the program (`uw`: tracked).
 pub fn kept_flags(flags: &[String]) -> impl Iterator<Item = &String> {
-    flags.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str()))
+    flags.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str()) || flag.starts_with(procfs::KEY))
 }
 
 /// Those of them that only a call about the flag itself changes.

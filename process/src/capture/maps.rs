@@ -12,7 +12,7 @@ use holdfast_image::pages::PageRun;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::pagemap::{self, IS_GUARD, ScanRegion};
-use holdfast_sys::procfs::{self, Mapping};
+use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::ForcedMemory;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +50,8 @@ pub enum Kind {
     /// What a server has given to its client, who does without where the server has gone: a database of nscd or SSSD
     /// ([`super::name_caches`]), a buffer of a server of objects (`compat/objects`). In the image as private memory.
     Served,
+    /// The ring of a context of Linux AIO ([`super::aio`]). In the image as private memory.
+    Aio,
 }
 
 /// A mapping, understood.
@@ -122,10 +124,6 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
     if has("ss") {
         return Err("shadow stack".into());
     }
-    // The kernel itself gives a key to memory that may only be executed.
-    if has(procfs::HAS_KEY) && mapping.prot != libc::PROT_EXEC.cast_unsigned() {
-        return Err("memory with a protection key (pkey_mprotect) is not supported".into());
-    }
     if name_caches::is_of_client(mapping, mapping.prot & 2 != 0 || has("mw")) {
         return Ok(Kind::Served);
     }
@@ -159,7 +157,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
         // What the kernel makes for itself is named like a deleted file in the root folder: /[aio], /secretmem, /i915.
         let of_kernel = name.iter().filter(|byte| **byte == b'/').count() < 2;
         return match of_kernel {
-            true if name.starts_with(b"/[aio]") => Err(refuse::AIO.into()),
+            true if name.starts_with(b"/[aio]") => Ok(Kind::Aio),
             true => Err("a shared mapping of a kernel object (secret memory, a device …)".into()),
             false => Ok(Kind::SharedNameless),
         };
@@ -209,7 +207,7 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
             Some("in shared memory")
         }
         Kind::PrivateFile => Some("in a private mapping of a file"),
-        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge | Kind::Served => None,
+        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge | Kind::Served | Kind::Aio => None,
     };
     let refused = |mapped: &Mapped| {
         let (mapping, place, mut found) = (&mapped.mapping, place(mapped.kind)?, None);
@@ -268,7 +266,7 @@ mod tests {
     #[test]
     fn what_cannot_be_restored_is_named_with_its_range() {
         let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n\
-            5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n\
+            5000-6000 rw-s 00000000 00:01 7 /secretmem (deleted)\n\
             7000-8000 rw-s 00000000 00:05 9 /dev/nvidia0\n";
         let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default())
             .unwrap_err()
@@ -276,7 +274,7 @@ mod tests {
             .map(Refusal::to_string)
             .collect();
         assert_eq!(lines[0], "mapping 0x1000-0x3000 (/dev/dri/card0): a shared mapping of a device");
-        assert!(lines[1].starts_with("mapping 0x5000-0x6000 (/[aio] (deleted)): "), "{}", lines[1]);
+        assert!(lines[1].starts_with("mapping 0x5000-0x6000 (/secretmem (deleted)): "), "{}", lines[1]);
         assert!(lines[2].ends_with(refuse::CUDA_DEVICE), "{}", lines[2]);
     }
 }

@@ -7,7 +7,8 @@
 //! * [`root`]: the root directory. * [`namespaces`]: those that it has made.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
-//! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments.
+//! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments. * [`aio`]: contexts of Linux AIO.
+//! * [`protection_keys`]: those that it has allocated.
 //! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
 //!   [`closed_files`]: those that no process has open.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
@@ -15,6 +16,7 @@
 //! Called by the tracer thread. What runs inside the stop and what after it is said at each function: inside the stop
 //! only what could change.
 
+pub mod aio;
 pub mod attributes;
 pub mod build_record;
 pub mod capture_job;
@@ -41,6 +43,7 @@ pub mod namespaces;
 pub mod open_file;
 pub mod own_proc;
 pub mod processor;
+pub mod protection_keys;
 pub mod regions;
 pub mod root;
 pub mod running_files;

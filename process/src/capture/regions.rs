@@ -76,7 +76,7 @@ pub fn regions(
                     String::from_utf8_lossy(mapping.name.trim_ascii()).trim_matches(['[', ']']).to_owned();
                 (Backing::Kernel { name }, false)
             }
-            Kind::Anonymous { .. } | Kind::Huge | Kind::Served => (Backing::Anonymous, false),
+            Kind::Anonymous { .. } | Kind::Huge | Kind::Served | Kind::Aio => (Backing::Anonymous, false),
             Kind::PrivateFile if unlinked::is_known(nameless, mapping) => {
                 (of_nameless(nameless, mapping, &[]), false)
             }

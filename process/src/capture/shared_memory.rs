@@ -15,14 +15,16 @@ use crate::error::TraceError;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::refuse;
 use crate::track::hugetlb;
+use holdfast_abi::SharedPage;
 use holdfast_image::Addr;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
+use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::memfd;
 use holdfast_sys::mountinfo;
 use holdfast_sys::procfs::Mapping;
-use holdfast_sys::procmem::ForcedMemory;
+use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -138,7 +140,7 @@ fn is_of_tmpfs(device: u64) -> bool {
 }
 
 fn served(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
-    all.iter().filter(|mapped| mapped.kind == Kind::Served)
+    all.iter().filter(|mapped| matches!(mapped.kind, Kind::Served | Kind::Aio))
 }
 
 /// Refuses mappings of files of which so much would be copied that the stop would be long.
@@ -161,24 +163,48 @@ pub fn refuse_large(all: &[Mapped]) -> Vec<Refusal> {
         .collect()
 }
 
+/// Shared memory of which pages may have no address any more, because the program has called `remap_file_pages(2)`: it
+/// has some pages at several addresses, so others may be at none, which nothing here would find. `live`: a thread.
+pub fn refuse_hidden(live: i32, area: &InjectArea, all: &[Mapped]) -> Vec<Refusal> {
+    let shared = |mapped: &&Mapped| matches!(mapped.kind, Kind::SharedAnonymous | Kind::SharedNameless);
+    let remapped = |page: u64| procmem::read_u64(live, page + SharedPage::REMAPPED as u64);
+    if area.shared.0 == 0
+        || !all.iter().any(|mapped| shared(&mapped))
+        || matches!(remapped(area.shared.0), Ok(0))
+    {
+        return Vec::new();
+    }
+    let mut pages: HashMap<(u64, u64), (PageSet, u64, &Mapping)> = HashMap::new();
+    for mapping in all.iter().filter(shared).map(|mapped| &mapped.mapping) {
+        let len = mapping.end - mapping.start;
+        let own = PageSet::from(vec![PageRun::between(Addr(mapping.offset), Addr(mapping.offset + len))]);
+        let object = (mapping.device, mapping.inode);
+        let known = pages.entry(object).or_insert_with(|| (PageSet::default(), 0, mapping));
+        (known.0, known.1) = (known.0.union(&own), known.1 + len);
+    }
+    let hidden = pages.into_values().filter(|(pages, mapped, _)| pages.pages().bytes() < *mapped);
+    hidden.map(|(_, _, mapping)| maps::refuse(mapping, refuse::HIDDEN.into())).collect()
+}
+
 /// Copies what servers have given to the process. Inside the stop.
 ///
 /// # Errors
 /// Memory that cannot be read.
 pub fn save_served(memory: &ForcedMemory, all: &[Mapped], saved: &mut SavedPages) -> Result<(), TraceError> {
-    for mapping in served(all).map(|mapped| &mapped.mapping) {
-        save_one(memory, mapping, saved)?;
+    for mapped in served(all) {
+        save_one(memory, mapped, saved)?;
     }
     Ok(())
 }
 
-fn save_one(memory: &ForcedMemory, mapping: &Mapping, saved: &mut SavedPages) -> Result<(), TraceError> {
+fn save_one(memory: &ForcedMemory, mapped: &Mapped, saved: &mut SavedPages) -> Result<(), TraceError> {
+    let mapping = &mapped.mapping;
     let end = readable_end(memory, mapping.start, mapping.end);
     let run = PageRun::between(Addr(mapping.start), Addr(end));
     if run.pages.0 > 0 {
         saved.add(run, |buffer| {
             memory.read(run.start.0, buffer)?;
-            if !refuse::is_of_objects(&mapping.name) {
+            if mapped.kind == Kind::Served && !refuse::is_of_objects(&mapping.name) {
                 name_caches::mark(mapping, buffer);
             }
             Ok(())

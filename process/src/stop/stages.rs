@@ -11,6 +11,7 @@ use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
 use crate::inject::live_thread::LiveThread;
 use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
+use holdfast_image::aio::AioContext;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Inside, LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder, Within};
@@ -77,6 +78,8 @@ pub struct Seen {
     pub process: ProcessFacts,
     /// Its local descriptor table.
     pub ldt: Blob,
+    /// Its contexts of Linux AIO.
+    pub aio: Vec<AioContext>,
     /// Namespaces that it is in and that are not the job's.
     pub namespaces: Vec<Made>,
     /// POSIX timers.

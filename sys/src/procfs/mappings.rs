@@ -30,8 +30,8 @@ pub struct Mapping {
 
 /// The same of a mapping of explicit huge pages, by their size: with the shift of mmap(2).
 pub const HUGE_PAGES: [(&str, u32); 2] = [("hp21", 21), ("hp30", 30)];
-/// A flag like those of `VmFlags`, of a mapping with a protection key (pkeys(7)).
-pub const HAS_KEY: &str = "key";
+/// The same of a mapping with a protection key (pkeys(7)); its number follows.
+pub const KEY: &str = "key";
 
 /// What a newline in a name is shown as. Nothing else is shown otherwise than it is, a backslash neither
 /// (fs/proc/task_mmu.c gives "\n" to seq_path, fs/seq_file.c, mangle_path): these bytes may be four of the name, too.
@@ -129,7 +129,7 @@ fn parse_shown(text: &[u8]) -> io::Result<Vec<Mapping>> {
 }
 
 /// `VmFlags` of every mapping of a smaps file, in the order of the maps: start and end address, and two-letter flags,
-/// with [`HAS_KEY`] and [`HUGE_PAGES`] among them.
+/// with [`KEY`] and [`HUGE_PAGES`] among them.
 ///
 /// # Errors
 /// Process gone, or a line that is not understood.
@@ -137,18 +137,18 @@ pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> 
     let text = proctext::list(format!("/proc/{pid}/task/{tid}/smaps"))?;
     let mut all = Vec::new();
     let mut current: Option<(u64, u64)> = None;
-    let (mut has_key, mut huge) = (false, None);
+    let (mut key, mut huge) = (None, None);
     for line in text.split(|&c| c == b'\n') {
-        if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
-            has_key = key.trim_ascii() != b"0";
+        if let Some(number) = line.strip_prefix(b"ProtectionKey:") {
+            let number = String::from_utf8_lossy(number.trim_ascii()).into_owned();
+            key = (number != "0").then(|| format!("{KEY}{number}"));
         } else if let Some(size) = line.strip_prefix(b"KernelPageSize:") {
             huge = HUGE_PAGES.iter().find(|(_, shift)| kib(size) == Some(1 << (shift - 10)));
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
             let (start, end) = current.take().ok_or_else(|| bad("smaps", line))?;
             let flags = String::from_utf8_lossy(flags);
-            let flags = flags.split_whitespace().chain(std::mem::take(&mut has_key).then_some(HAS_KEY));
-            let flags = flags.chain(huge.take().map(|(flag, _)| *flag));
-            all.push((start, end, flags.map(str::to_owned).collect()));
+            let flags = flags.split_whitespace().chain(huge.take().map(|(flag, _)| *flag)).map(str::to_owned);
+            all.push((start, end, flags.chain(key.take()).collect()));
         } else if line.first().is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
             let mapping = parse_mapping(line).ok_or_else(|| bad("smaps", line))?;
             current = Some((mapping.start, mapping.end));

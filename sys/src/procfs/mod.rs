@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 pub use descriptor_files::{DescriptorFolder, DescriptorInfo, descriptor_info, descriptors};
-pub use mappings::{HAS_KEY, HUGE_PAGES, Mapping, has_swap_in_use, maps, parse_maps, swapped, vm_flags};
+pub use mappings::{HUGE_PAGES, KEY, Mapping, has_swap_in_use, maps, parse_maps, swapped, vm_flags};
 pub use times::{
     FaultCounter, SchedFacts, TimerFacts, own_sched_facts, posix_timers, queued_ns, sched_facts,
 };

@@ -3,6 +3,7 @@
 //!
 //! Called by [`super::FileReader`], inside the stop.
 
+use super::Obstacle;
 use holdfast_image::record::{FileLock, LockKind};
 use holdfast_sys::procfs::DescriptorInfo;
 
@@ -10,9 +11,17 @@ use holdfast_sys::procfs::DescriptorInfo;
 ///
 /// # Errors
 /// One that cannot be taken again.
-pub(super) fn of(info: &DescriptorInfo) -> Result<Vec<FileLock>, String> {
+pub(super) fn of(info: &DescriptorInfo) -> Result<Vec<FileLock>, Obstacle> {
     let lines = info.text.lines().filter_map(|line| line.strip_prefix("lock:"));
-    lines.map(|line| parse(line).ok_or_else(|| format!("its lock cannot be understood:{line}"))).collect()
+    lines.map(|line| parse(line).ok_or_else(|| obstacle(line))).collect()
+}
+
+/// A lease that is being broken is given back in a moment, or taken away (fs.lease-break-time).
+fn obstacle(line: &str) -> Obstacle {
+    match line.split_whitespace().skip(1).take(2).eq(["LEASE", "BREAKING"]) {
+        true => Obstacle::Passing("another program waits until its lease is given back; try again".into()),
+        false => Obstacle::from(format!("its lock cannot be understood:{line}")),
+    }
 }
 
 /// `1: POSIX  ADVISORY  WRITE 77 08:01:1234 0 EOF`.
@@ -57,7 +66,9 @@ mod tests {
             lock(LockKind::Description, true, 5, 1)
         );
         assert_eq!(parse("1: LEASE  ACTIVE    READ 77 08:01:12 0 EOF"), lock(LockKind::Lease, false, 0, 0));
-        assert_eq!(parse("1: LEASE  BREAKING  READ 77 08:01:12 0 EOF"), None);
+        let broken = "\t1: LEASE  BREAKING  READ 77 08:01:12 0 EOF";
+        assert_eq!(parse(broken), None);
+        assert!(matches!(obstacle(broken), Obstacle::Passing(_)));
         assert_eq!(parse("1: DELEG  ACTIVE    READ 77 08:01:12 0 EOF"), None);
         assert_eq!(parse("1: POSIX  ADVISORY  WRITE 77 08:01:12 9 3"), None);
         assert_eq!(parse(""), None);

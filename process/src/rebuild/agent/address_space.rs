@@ -144,6 +144,10 @@ impl AddressSpaceBuilder<'_> {
                 let args = [start, len, u64::from(region.prot)];
                 batch.call(libc::SYS_mprotect, &args, Need::Must("protect memory at", start))?;
             }
+            if let Some(key) = region.key() {
+                let args = [start, len, u64::from(region.prot), u64::from(key)];
+                batch.call(libc::SYS_pkey_mprotect, &args, Need::Must("give a key to memory at", start))?;
+            }
             if region.has("lo") {
                 // RLIMIT_MEMLOCK may be lower here; locked memory is a matter of speed.
                 let flags = if region.has("lf") { u64::from(libc::MLOCK_ONFAULT) } else { 0 };

@@ -8,6 +8,7 @@
 //! [`sysv_shm`], [`ipc`]. [`in_place`]: a rollback, in processes that are there.
 
 mod address_space;
+mod aio;
 mod attributes;
 mod choose_id;
 mod contents;
@@ -28,6 +29,7 @@ mod passed_files;
 mod proc_files;
 mod process_pages;
 mod process_state;
+mod protection_keys;
 mod ranges;
 pub mod rebuild_job;
 mod rebuild_process;

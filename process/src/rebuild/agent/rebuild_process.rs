@@ -18,8 +18,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    attributes, credentials, environment, fill, job_control, lazy, ldt, namespaces, proc_files,
-    process_state, root, threads, tracker,
+    aio, attributes, credentials, environment, fill, job_control, lazy, ldt, namespaces, proc_files,
+    process_state, protection_keys, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -107,6 +107,7 @@ impl<'a> ProcessPlan<'a> {
         let phase = Instant::now();
         let leader = seed::plant(record, (pid, ready.inner_pid), &layout, &open_memory(pid)?)?;
         fault::point("seed-ready");
+        protection_keys::allocate(leader, record)?;
         let segments = objects.sysv_shm.ids();
         let (shared, other_vdso) = (self.shared, self.other_vdso.is_some());
         let builder =
@@ -215,6 +216,7 @@ impl<'a> ProcessBuilder<'a> {
         process_state::descriptors_and_signals(leader, member)?;
         namespaces::join(leader, member, plan.shared)?;
         let ready = namespaces::ready_inside(member, ready);
+        aio::restore(leader, record, &memory)?;
         let threads = make_threads(leader, record, ready, &mut notes)?;
         if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;

@@ -183,6 +183,10 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
     differs(now.zombies != then.zombies, format!("children of it have ended {since}, or were waited for"));
     differs(now.rights != then.rights, format!("it has become another user, or has other rights, {since}"));
     differs(now.attributes != then.attributes, format!("it has changed its settings (prctl) {since}"));
+    differs(
+        !now.aio.is_empty() || !then.aio.is_empty(),
+        "it has contexts of Linux AIO, which only a restart puts back".to_owned(),
+    );
     differs(now.ldt != then.ldt, format!("its local descriptor table is another one {since}"));
     differs(
         (now.flags.no_new_privs, now.flags.login_user) != (then.flags.no_new_privs, then.flags.login_user),

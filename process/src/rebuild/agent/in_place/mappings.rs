@@ -198,6 +198,10 @@ fn obstacle(record: &ProcessRecord, missing: &Region) -> Option<Refusal> {
     let range = missing.start.0..missing.end.0;
     let shared =
         |name: &str| Some(refused(&range, name, "it was unmapped, and cannot be mapped again in place"));
+    if missing.key().is_some() {
+        let why = "it was unmapped, or has another key, and gets none in place";
+        return Some(refused(&range, "memory with a protection key", why));
+    }
     let file = match &missing.backing {
         Backing::Anonymous => return None,
         Backing::PrivateFile { file, .. } => record.files.mapped.get(*file as usize)?,
