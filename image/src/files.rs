@@ -9,6 +9,7 @@ pub use crate::inode::*;
 pub use crate::inotify::*;
 pub use crate::ipc::*;
 pub use crate::mounts::{Inside, Within};
+pub use crate::queues::*;
 use crate::region::FileIdentity;
 pub use crate::sockets::*;
 pub use crate::sysv_shm::*;
@@ -31,6 +32,9 @@ pub struct FileTable {
     /// Pseudo-terminals; those of all processes are in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ptys: Vec<Pty>,
+    /// POSIX message queues; those of all processes are in the record of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<PosixQueue>,
     /// System V shared memory; that of all processes is in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SysvShmRecord>,
@@ -64,6 +68,7 @@ impl FileTable {
         !self.descriptions.is_empty()
             || !self.nameless.is_empty()
             || !self.ptys.is_empty()
+            || !self.queues.is_empty()
             || !self.segments.is_empty()
             || !self.segment_contents.is_empty()
             || !self.ipc.is_empty()
@@ -290,6 +295,9 @@ pub enum Object {
         /// Who is told to have sent each of them, where this end is told (SO_PASSCRED).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         senders: Vec<Sender>,
+        /// Descriptors that came with some of them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        passed: Vec<Passed>,
         /// SO_SNDBUF as the kernel reports it (twice what was set).
         send_buffer: u32,
         /// SO_RCVBUF likewise.
@@ -361,6 +369,11 @@ pub enum Object {
         #[serde(default, skip_serializing_if = "is_zero")]
         gone: u64,
     },
+    /// A POSIX message queue.
+    MessageQueue {
+        /// Index into [`FileTable::queues`].
+        queue: u32,
+    },
     /// A symbolic link itself, not what it leads to (O_PATH and O_NOFOLLOW).
     Link {
         /// Absolute path.
@@ -406,6 +419,20 @@ impl Object {
             | Object::Pipe { path: Some(path), .. } => Some(path),
             _ => None,
         }
+    }
+
+    /// The descriptions of descriptors in messages that wait in it.
+    pub fn passed(&self) -> impl Iterator<Item = u32> {
+        let (with_pieces, messages) = match self {
+            Object::SocketPair { passed, .. } => (&passed[..], &[][..]),
+            Object::Socket(socket) => match &socket.state {
+                SocketState::Connected { passed, .. } => (&passed[..], &socket.messages[..]),
+                _ => (&[][..], &socket.messages[..]),
+            },
+            _ => Default::default(),
+        };
+        let with_pieces = with_pieces.iter().flat_map(|one| &one.files);
+        with_pieces.chain(messages.iter().flat_map(|one| &one.passed)).copied()
     }
 
     /// Of what has a path: which file it was, and whose.

@@ -47,6 +47,7 @@ pub mod page_set;
 pub mod pages;
 pub mod paths;
 pub mod processor;
+mod queues;
 pub mod record;
 pub mod refusal;
 mod region;

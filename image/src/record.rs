@@ -503,6 +503,18 @@ impl ProcessRecord {
         {
             return Err(format!("there is no terminal {pty}"));
         }
+        let mut of_descriptions =
+            self.files.descriptions.iter().filter_map(|description| match description.object {
+                Object::MessageQueue { queue } => Some(queue),
+                _ => None,
+            });
+        if let Some(queue) = of_descriptions.find(|&one| one as usize >= self.files.queues.len()) {
+            return Err(format!("there is no message queue {queue}"));
+        }
+        let mut passed = self.files.descriptions.iter().flat_map(|description| description.object.passed());
+        if let Some(file) = passed.find(|&file| file as usize >= self.files.descriptions.len()) {
+            return Err(format!("a message has a descriptor of description {file}, which there is not"));
+        }
         let of_job = |pid: i32| {
             pid == -1
                 || self.processes().any(|process| {

@@ -81,6 +81,18 @@ pub struct Datagram {
     /// The file of the socket that has sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<SenderFile>,
+    /// Descriptors that came with it (SCM_RIGHTS), by their descriptions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<u32>,
+}
+
+/// Descriptors that came with a message, or with the first byte of a piece of a stream (SCM_RIGHTS of unix(7)).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Passed {
+    /// Which of the messages or pieces that wait.
+    pub message: u32,
+    /// Their descriptions: indices into `FileTable::descriptions`.
+    pub files: Vec<u32>,
 }
 
 /// The file of a socket whose name a message has.
@@ -157,6 +169,9 @@ pub enum SocketState {
         /// Who is told to have sent each of them, where this end is told (SO_PASSCRED).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         senders: Vec<Sender>,
+        /// Descriptors that came with some of it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        passed: Vec<Passed>,
         /// This end has sent its last.
         shut: bool,
         /// No process has the other end any more.

@@ -50,7 +50,8 @@ impl OpenNumbers {
         let (mut kept, mut pairs) = (2 * shared, BTreeSet::new());
         for table in tables {
             open.used.extend(table.descriptors.iter().map(|descriptor| descriptor.fd));
-            kept += table.descriptions.len() + 2 * table.nameless.len() + table.ptys.len();
+            kept +=
+                table.descriptions.len() + 2 * table.nameless.len() + table.ptys.len() + table.queues.len();
             pairs.extend(table.descriptions.iter().filter_map(|description| pair(&description.object)));
             let watched =
                 table.descriptions.iter().filter_map(|description| watched(&description.object)).max();

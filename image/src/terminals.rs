@@ -36,6 +36,22 @@ pub struct Pty {
     /// A line that was begun and not ended, in canonical mode.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub line: Blob,
+    /// Input before that which no process has read; where no lines are given out, one piece.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input: Vec<PtyLine>,
+    /// What was written at the slave and not read at the master.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub output: Blob,
+}
+
+/// A piece of input that one read gives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PtyLine {
+    /// Its bytes.
+    pub data: Blob,
+    /// It ended by the character for the end of a file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_of_file: bool,
 }
 
 fn is_empty(line: &Blob) -> bool {

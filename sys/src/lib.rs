@@ -28,6 +28,7 @@ pub mod mapped_read;
 pub mod memfd;
 pub mod mountinfo;
 pub mod mounts;
+pub mod mqueue;
 pub mod namespaces;
 pub mod nvcomp;
 pub mod nvml;
@@ -52,6 +53,7 @@ pub mod sysv_sem_msg;
 pub mod sysv_shm;
 pub mod tcp_buffers;
 pub mod terminal;
+pub mod terminal_data;
 pub mod unix_socket;
 pub mod userfault;
 

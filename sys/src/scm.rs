@@ -113,7 +113,21 @@ pub fn send_as(
     sender: Option<Sender>,
     address: &[u8],
 ) -> io::Result<usize> {
-    let mut control = Vec::with_capacity(IDS_LEN.next_multiple_of(8));
+    send_along(socket, data, sender, address, &[])
+}
+
+/// The same, and descriptors with it, at most [`MOST_PASSED`].
+///
+/// # Errors
+/// As [`send_as`]; ETOOMANYREFS: the user has too many descriptors under way in sockets.
+pub fn send_along(
+    socket: BorrowedFd<'_>,
+    data: &[u8],
+    sender: Option<Sender>,
+    address: &[u8],
+    passed: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut control = Vec::new();
     if let Some(Sender { pid, user, group }) = sender {
         control.extend((IDS_LEN as u64).to_ne_bytes());
         control.extend(
@@ -121,6 +135,13 @@ pub fn send_as(
         );
         control.extend([user, group].iter().flat_map(|id| id.to_ne_bytes()));
         control.resize(IDS_LEN.next_multiple_of(8), 0);
+    }
+    if !passed.is_empty() {
+        control.extend(((HEAD_LEN + 4 * passed.len()) as u64).to_ne_bytes());
+        let kind = [libc::SOL_SOCKET, libc::SCM_RIGHTS];
+        control.extend(kind.iter().flat_map(|word| word.to_ne_bytes()));
+        control.extend(passed.iter().flat_map(|passed| passed.as_raw_fd().to_ne_bytes()));
+        control.resize(control.len().next_multiple_of(8), 0);
     }
     let mut piece = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
     let place = |bytes: &[u8]| match bytes {
@@ -269,16 +290,42 @@ pub(crate) fn recvmsg(
     control: &mut [u8],
     flags: i32,
 ) -> io::Result<Filled> {
+    receive_into(socket, buffer, name, control, (flags, false))
+}
+
+/// The same of a unix stream, with those pieces alone that fit into the buffer whole: a piece is copied whole or not at
+/// all (net/core/datagram.c, __skb_datagram_iter), and what does not fit ends the call before it brings anything along.
+///
+/// # Errors
+/// As the call; EFAULT: the first one does not fit.
+pub(crate) fn receive_whole(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    control: &mut [u8],
+    flags: i32,
+) -> io::Result<Filled> {
+    receive_into(socket, buffer, &mut [], control, (flags, true))
+}
+
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    name: &mut [u8],
+    control: &mut [u8],
+    (flags, torn): (i32, bool),
+) -> io::Result<Filled> {
     let place = |slice: &mut [u8]| match slice {
         [] => std::ptr::null_mut(),
         _ => slice.as_mut_ptr().cast(),
     };
-    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // What does not fit into the buffer meets what is no memory (mmap(2), vm.mmap_min_addr).
+    let beyond = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: usize::from(torn) };
+    let mut pieces = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() }, beyond];
     let mut message = libc::msghdr {
         msg_name: place(name),
         msg_namelen: u32::try_from(name.len()).unwrap_or(0),
-        msg_iov: &raw mut piece,
-        msg_iovlen: 1,
+        msg_iov: pieces.as_mut_ptr(),
+        msg_iovlen: 1 + usize::from(torn),
         msg_control: place(control),
         msg_controllen: control.len(),
         msg_flags: 0,

@@ -9,8 +9,8 @@
 //! kernel counts those.
 #![allow(unsafe_code)]
 
-use crate::fd::owned;
-use crate::{check, scm};
+use crate::fd::{self, owned};
+use crate::{check, scm, spawn};
 use nix::sys::socket::{Shutdown, SockFlag};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,8 @@ pub use crate::fd::{option_of, set_option};
 
 /// Room for any address (struct sockaddr_storage).
 const ADDRESS_ROOM: usize = 128;
+/// For SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
+const CONTROL_ROOM: usize = 2048;
 
 /// `socket(2)`, close-on-exec.
 ///
@@ -102,32 +104,114 @@ pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// A message as [`receive_from`] found it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Received {
     /// Its length, or what of it fits; with MSG_TRUNC: its length.
     pub len: usize,
     /// Who sent it; empty: a socket without a name.
     pub address: Vec<u8>,
-    /// Descriptors came along with it.
-    pub more: bool,
+    /// What came along with it.
+    pub passed: Vec<OwnedFd>,
+    /// More came along than could be had (EMFILE).
+    pub cut: bool,
     /// Who is told to have sent it (SO_PASSCRED).
     pub sender: Option<scm::Sender>,
 }
 
-/// `recvmsg(2)`: a message and its sender; the caller's copies of descriptors that come along are closed.
+/// `recvmsg(2)`: a message, its sender, and what came along.
 ///
 /// # Errors
 /// As the call.
 pub fn receive_from(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
-    let mut room = [0; ADDRESS_ROOM];
-    // For SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
-    let mut control = [0; 2048];
+    let (mut room, mut control) = ([0; ADDRESS_ROOM], [0; CONTROL_ROOM]);
     let flags = flags | libc::MSG_CMSG_CLOEXEC;
     let filled = scm::recvmsg(fd, buffer, &mut room, &mut control, flags)?;
-    let address = room[..filled.name.min(ADDRESS_ROOM)].to_vec();
+    Ok(received(&filled, &room, &control))
+}
+
+/// The same of what waits from a place on (SO_PEEK_OFF), and which is not taken out. Where its owner looks next is as
+/// it was afterwards, though this process be killed meanwhile.
+///
+/// # Errors
+/// As the call; EOPNOTSUPP: the kernel does not know such places for it.
+pub fn look_at(fd: BorrowedFd<'_>, place: usize, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
+    let flags = flags | libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let before = fd::socket_option(fd, libc::SO_PEEK_OFF)?;
+    if place == 0 && before == -1 {
+        return receive_from(fd, buffer, flags);
+    }
+    let place = i32::try_from(place).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let (mut room, mut control) = ([0; ADDRESS_ROOM], [0; CONTROL_ROOM]);
+    let mut seen = Err(io::ErrorKind::Interrupted.into());
+    spawn::undying(&mut || {
+        seen = fd::set_socket_option(fd, libc::SO_PEEK_OFF, place)
+            .and_then(|()| scm::recvmsg(fd, buffer, &mut room, &mut control, flags));
+        let _ = fd::set_socket_option(fd, libc::SO_PEEK_OFF, before);
+    })?;
+    Ok(received(&seen?, &room, &control))
+}
+
+/// How many bytes from a place on in a unix stream are in pieces that fit whole into the buffer, each as one call has
+/// sent it. (How many a look of some length sees does not tell: it goes on with no length left, net/unix/af_unix.c,
+/// unix_stream_read_generic.)
+///
+/// # Errors
+/// As [`look_at`].
+pub fn whole_pieces(fd: BorrowedFd<'_>, place: usize, buffer: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let place = i32::try_from(place).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let before = fd::socket_option(fd, libc::SO_PEEK_OFF)?;
+    let mut control = [0; CONTROL_ROOM];
+    let mut seen = Err(io::ErrorKind::Interrupted.into());
+    let mut look = || {
+        seen = fd::set_socket_option(fd, libc::SO_PEEK_OFF, place)
+            .and_then(|()| scm::receive_whole(fd, buffer, &mut control, flags));
+        let _ = fd::set_socket_option(fd, libc::SO_PEEK_OFF, before);
+    };
+    spawn::undying(&mut look)?;
+    match seen {
+        Ok(seen) => {
+            drop(scm::take(&control[..seen.control.min(control.len())]));
+            Ok(seen.len)
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nothing but the end waits from a place on, and no empty message: who has sent that would be told
+/// (SO_PASSCRED, which is on for that moment as the place is set).
+///
+/// # Errors
+/// As [`look_at`].
+pub fn is_end(socket: BorrowedFd<'_>, place: usize) -> io::Result<bool> {
+    let place = i32::try_from(place).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let set = |name, value| fd::set_socket_option(socket, name, value);
+    let told = fd::socket_option(socket, libc::SO_PASSCRED)?;
+    let before = fd::socket_option(socket, libc::SO_PEEK_OFF)?;
+    let mut control = [0; CONTROL_ROOM];
+    let mut seen = Err(io::ErrorKind::Interrupted.into());
+    spawn::undying(&mut || {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        seen = set(libc::SO_PASSCRED, 1)
+            .and_then(|()| set(libc::SO_PEEK_OFF, place))
+            .and_then(|()| scm::recvmsg(socket, &mut [0], &mut [], &mut control, flags));
+        let _ = set(libc::SO_PEEK_OFF, before);
+        let _ = set(libc::SO_PASSCRED, told);
+    })?;
+    let seen = seen?;
+    Ok(seen.len == 0 && scm::take(&control[..seen.control.min(control.len())]).sender.is_none())
+}
+
+fn received(filled: &scm::Filled, room: &[u8], control: &[u8]) -> Received {
     let along = scm::take(&control[..filled.control.min(control.len())]);
-    let more = along.rights || filled.flags & libc::MSG_CTRUNC != 0;
-    Ok(Received { len: filled.len, address, more, sender: along.sender })
+    Received {
+        len: filled.len,
+        address: room[..filled.name.min(room.len())].to_vec(),
+        passed: along.passed,
+        cut: filled.flags & libc::MSG_CTRUNC != 0,
+        sender: along.sender,
+    }
 }
 
 /// Nothing will be sent any more.

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -276,7 +277,12 @@ static void kernel_answer(void)
     keep("netlink", socket(AF_NETLINK, SOCK_RAW, 0));
     CHECK(send(9, &request, sizeof request, 0) == sizeof request);
 }
-static void raw(void) { keep("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP)); }
+static void raw(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    keep("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
+    CHECK(connect(9, (struct sockaddr *)&to, sizeof to) == 0);
+}
 static void multipath(void) { keep("MPTCP", socket(AF_INET, SOCK_STREAM, 262 /* IPPROTO_MPTCP */)); }
 static void machine(void) { keep("AF_VSOCK", socket(AF_VSOCK, SOCK_STREAM, 0)); }
 
@@ -286,7 +292,7 @@ static void named(int fd)
     CHECK(bind(fd, (struct sockaddr *)&name, sizeof name) == 0);
 }
 
-static void send_descriptor(int to)
+static void send_descriptor(int to, int fd)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 'h';
     struct iovec vector = {&byte, 1};
@@ -296,7 +302,7 @@ static void send_descriptor(int to)
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
-    memset(CMSG_DATA(header), 0, sizeof(int)); /* standard input */
+    memcpy(CMSG_DATA(header), &fd, sizeof(int));
     CHECK(sendmsg(to, &message, 0) == 1);
 }
 
@@ -314,10 +320,14 @@ static void empty_datagram(void)
     two_datagrams();
     CHECK(send(datagrams[0], "", 0, 0) == 0);
 }
-static void handing_datagram(void)
+static void handing_timer(void)
 {
+    struct itimerspec hour = {.it_value = {.tv_sec = 3600}};
+    int timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    CHECK(timer >= 0 && timerfd_settime(timer, 0, &hour, NULL) == 0);
     two_datagrams();
-    send_descriptor(datagrams[0]);
+    send_descriptor(datagrams[0], timer);
+    CHECK(close(timer) == 0);
 }
 static void half_named(void)
 {
@@ -326,19 +336,16 @@ static void half_named(void)
     keep("socketpair", pair[0]);
     named(9);
 }
-static void handing_stream(void)
-{
-    int pair[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-    send_descriptor(pair[1]);
-    keep("socketpair", pair[0]);
-}
 static void peeking(void)
 {
-    int pair[2], offset = 1;
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && send(pair[1], "data", 4, 0) == 4);
-    keep("socketpair", pair[0]);
-    CHECK(setsockopt(9, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) == 0);
+    int offset = 1, listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+    CHECK(connect(sender, (struct sockaddr *)&at, sizeof at) == 0 && send(sender, "data", 4, 0) == 4);
+    keep("connection", accept(listener, NULL, NULL));
+    if (setsockopt(9, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) != 0) not_here("SO_PEEK_OFF of TCP");
 }
 
 /* Who has sent something is told with it, so that a look ends at the byte. */
@@ -416,7 +423,7 @@ int main(int argc, char **argv)
                  {"domain_later", domain_later}, {"narrow_code", narrow_code},
                  {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
-                 {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
+                 {"handing_timer", handing_timer}, {"half_named", half_named},
                  {"many_files", many_files}, {"peeking", peeking}, {"urgent", urgent},
                  {"shut", shut}, {"name", name}, {"dead_folder", dead_folder}, {"folder_of_child", folder_of_child},
                  {"traced", traced},

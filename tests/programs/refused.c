@@ -123,13 +123,13 @@ static void hide(void)
     }
 }
 
-/* What was written to a terminal and not read yet cannot be seen. */
+/* What was written to a terminal and not read yet cannot be seen where it cannot be put back. */
 static void unread_terminal(void)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY);
     CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
     int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
-    CHECK(slave >= 0 && write(slave, "unread", 6) == 6);
+    CHECK(slave >= 0 && write(slave, "unread", 6) == 6 && close(slave) == 0);
     keep_at_nine(master);
 }
 

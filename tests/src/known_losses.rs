@@ -54,6 +54,11 @@ pub const LOSSES: &[Loss] = &[
         "datagrams that were not read, UDP_CORK with data, UDP_ENCAP",
         "lost, as the network may lose them",
     ),
+    loss(
+        "raw sockets",
+        "packets that were not read, IP_ROUTER_ALERT, IPV6_ROUTER_ALERT, sockets of a multicast router (MRT_INIT)",
+        "lost; to be set again",
+    ),
     loss("TCP", "shutdown for writing alone, before it is connected", "open again: it was not told"),
     loss(
         "sockets",
@@ -146,6 +151,7 @@ pub const TOLD: &[(&[&str], Told)] = &[
             "SO_RXQ_OVFL",
             "SO_WIFI_STATUS",
             "SO_NOFCS",
+            "SO_PEEK_OFF",
             "SO_SELECT_ERR_QUEUE",
             "SO_BUSY_POLL*",
             "SO_PREFER_BUSY_POLL",
@@ -167,7 +173,7 @@ pub const TOLD: &[(&[&str], Told)] = &[
         ],
         Recorded,
     ),
-    (&["SO_ATTACH_BPF", "SO_PEEK_OFF", "SO_DEVMEM*"], Refused),
+    (&["SO_ATTACH_BPF", "SO_DEVMEM*"], Refused),
     (
         &[
             "SO_ERROR",

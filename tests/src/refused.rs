@@ -55,7 +55,8 @@ macro_rules! refused {
             unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
                 refused "fd 9" "unix connection to @unix leads outside the job" "--outside close";
             packet_socket: "refused" "packet" "15" => "Packet sockets (AF_PACKET)", refused "fd 9" "address family 17";
-            terminal_with_unread_output: "refused" "pty" "60" => "A pseudo-terminal with output that was not read yet",
+            terminal_with_unread_output: "refused" "pty" "60" =>
+                "A pseudo-terminal whose slave is closed, with output that was not read yet",
                 refused "fd 9 (/dev/ptmx)" "6 bytes" "try again";
             memfd_with_too_much_content: "refused" "memfd" "15" => "A memfd of more than 64 MiB that is not mapped",
                 refused "fd 9 (/memfd:large (deleted))" "65 MiB" "the limit is 64";
@@ -191,17 +192,16 @@ macro_rules! refused {
                 refused "fd 9" "netlink socket of NETLINK_GENERIC" "not supported" "close it";
             netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
                 refused "fd 9" "netlink" "try again";
-            raw_socket: "held" "raw" "15" => "Raw sockets", refused "fd 9" "raw socket";
+            raw_socket_to_an_address: "held" "raw" "15" =>
+                "A raw socket that is connected to an address without a port",
+                refused "fd 9" "without a port" "not supported";
             multipath_tcp: "held" "multipath" "15" => "Multipath TCP", refused "fd 9" "not supported";
             machine_socket: "held" "machine" "15" => "Sockets of AF_VSOCK", refused "fd 9" "address family 40";
             empty_datagram: "held" "empty_datagram" "60" => "An empty unix datagram that was not read yet",
                 refused "fd 9" "empty message";
-            datagram_with_descriptors: "held" "handing_datagram" "60" =>
-                "Descriptors in a datagram that was not read yet",
-                refused "fd 9" "a message with descriptors";
-            stream_with_descriptors: "held" "handing_stream" "60" =>
-                "Descriptors in a stream that were not received yet",
-                refused "fd 9" "a message with descriptors";
+            descriptor_in_flight: "held" "handing_timer" "60" =>
+                "A timer in a message that was not read yet (timerfd, its only descriptor)",
+                refused "fd 9" "[timerfd], a descriptor in a message in it" "try again";
             pair_with_one_name: "held" "half_named" "15" => "A datagram pair of which one end has a name",
                 refused "a socket without a name";
             byte_out_of_band_with_credentials: "held" "urgent" "60" =>
@@ -217,7 +217,7 @@ macro_rules! refused {
                 refused "process" "its working folder is in /proc" "change its folder";
             folder_of_a_child: "held" "folder_of_child" "60" => "A working folder in /proc, of a child",
                 refused "process" "its working folder is in /proc" "change its folder";
-            offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits",
+            offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits, of TCP",
                 refused "fd 9" "SO_PEEK_OFF";
             semaphores_without_libholdfast: "ipc-static" "semaphores" "45" =>
                 "System V semaphores in a statically linked program",
@@ -225,7 +225,8 @@ macro_rules! refused {
             messages_without_libholdfast: "ipc-static" "messages" "45" =>
                 "System V message queues in a statically linked program",
                 refused "process" "it uses System V" "without libholdfast";
-            message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
+            message_queue: "ipc" "queue" "45" => "A POSIX message queue with mq_notify",
+                refused "fd " "POSIX message queue of which a process wants to be told" "mq_notify";
             dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH",
                 refused "thread " "dispatched";
             keys_of_a_process: "personal" "process_keys" "45" => "Keys of a process (KEY_SPEC_PROCESS_KEYRING)",

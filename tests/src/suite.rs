@@ -315,7 +315,14 @@ macro_rules! suite {
                 #[short] plumbing: "plumbing" => "Pipes, socket pairs, epoll, eventfd, timerfd and signalfd together";
                 #[short] ptys: "ptys" =>
                     "Pseudo-terminals: settings, size, packet mode, locks, a closed slave, a controlling terminal";
+                #[short] pty_data: "pty_data" =>
+                    "Unread output and input of pseudo-terminals: lines, bytes, ends of files, packet mode";
+                #[short] handed: "handed" =>
+                    "Descriptors in unread messages: streams, packets, datagrams, sockets that have some in turn";
                 #[short] datagrams: "datagrams" => "UDP (IPv4, IPv6) and unix datagram sockets";
+                #[short] echoes_raw: "echoes" "raw" =>
+                    "Raw sockets of IPv4: filters, headers, addresses", root "CAP_NET_RAW";
+                #[short] echoes_lite: "echoes" "lite" => "UDP-Lite";
                 #[short] messages: "messages" => "Unix datagrams in flight from several senders; netlink sockets";
                 sockets_tcp4: "sockets" "tcp4" =>
                     "TCP to oneself (IPv4): listener, connection with data in flight, options";
@@ -401,6 +408,7 @@ macro_rules! suite {
                 #[short] ipc_semaphores: "ipc" "semaphores" => "System V semaphores";
                 ipc_lock: "ipc" "lock" => "SEM_UNDO: a lock that is free, taken by one process after the other";
                 ipc_waiting: "ipc" "waiting" => "A thread that waits for a System V message";
+                #[short] mqueues: "mqueues" => "POSIX message queues, with what waits in them; one that was removed";
                 #[short] ipc_messages: "ipc" "messages" => "System V message queues";
                 ipc_named: "ipc" "named" => "POSIX semaphores with a name";
             }

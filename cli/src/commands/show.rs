@@ -423,6 +423,10 @@ fn object(object: &Object, files: &FileTable) -> String {
         Object::RemovedFolder { path, .. } => format!("{path}, removed"),
         Object::ProcessFile { pid: -1, rest, .. } => format!("{rest} in /proc, of a process that has ended"),
         Object::ProcessFile { pid, rest, .. } => format!("/proc/{pid}{rest}"),
+        Object::MessageQueue { queue } => match files.queues.get(*queue as usize) {
+            Some(queue) => format!("message queue {}, {} messages in it", queue.name, queue.messages.len()),
+            None => "unknown message queue".to_owned(),
+        },
         Object::PidFd { pid: -1, .. } => "a process that has ended".to_owned(),
         Object::PidFd { pid, .. } => format!("process {pid}"),
         Object::Own => "held by libholdfast".to_owned(),

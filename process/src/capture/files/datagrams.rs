@@ -1,12 +1,13 @@
 //! Sockets of single messages: what waits in unix datagram sockets and who sent it; netlink sockets.
 //!
 //! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek
-//! offset, as in `in_flight`, and stay where they are. What came with them (descriptors) cannot be kept and is
-//! refused.
+//! offset, as in `in_flight`, and stay where they are. Descriptors that came with them are in `passed`.
 
-use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, unreadable};
+use super::in_flight::{
+    DESCRIPTORS, Seen, glance, had_empty, has_peek_offset, long_message, note_empty, unreadable,
+};
 use super::sockets::{directed, not_supported, record};
-use super::{FileReader, Found, Look, Obstacle, socket_files};
+use super::{FileReader, Found, Look, Obstacle, pieces, socket_files};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Datagram, Object, Sender, SocketOption, SocketState};
 use holdfast_sys::{fd, poll, scm, socket};
@@ -51,19 +52,38 @@ impl FileReader<'_> {
         if !is_named(taken) {
             return Err(NAMELESS.into());
         }
-        let own = |option| fd::socket_option(taken.as_fd(), option).map_err(unreadable);
-        if own(libc::SO_PEEK_OFF)? != -1 {
-            return Err(unreadable(own_peek_offset()).into());
-        }
-        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
-        let messages = peek_all(taken, |sender| self.known_sender(sender));
-        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, -1).map_err(unreadable)?;
-        let mut messages = messages?;
-        let pid = self.holders[found.holder].pid;
+        let mut messages = match self.seen(taken) {
+            Some(seen) => seen.iter().map(|seen| self.datagram(seen)).collect(),
+            None if has_peek_offset(taken) => {
+                pieces::look(taken)?.iter().map(|seen| self.datagram(seen)).collect()
+            }
+            None => self.look_at_all(taken)?,
+        };
+        let pid = self.holder_of(found).pid;
         for message in &mut messages {
             message.file = socket_files::of_sender(pid, &message.from.0);
         }
         Ok(messages)
+    }
+
+    fn look_at_all(&self, taken: &OwnedFd) -> Result<Vec<Datagram>, Obstacle> {
+        if had_empty(taken) {
+            return Err(Obstacle::Passing(EMPTY.into()));
+        }
+        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
+        let messages = peek_all(taken, |sender| self.known_sender(sender));
+        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, -1).map_err(unreadable)?;
+        messages
+    }
+
+    fn datagram(&self, seen: &Seen) -> Datagram {
+        Datagram {
+            from: Blob(seen.from.clone()),
+            data: Blob(seen.data.clone()),
+            sender: seen.sender.map(|sender| self.known_sender(sender)),
+            file: None,
+            passed: seen.passed.iter().map(|number| number.cast_unsigned()).collect(),
+        }
     }
 
     /// Who has sent a message, as the processes know it.
@@ -125,15 +145,16 @@ fn peek_all(taken: &OwnedFd, known: impl Fn(scm::Sender) -> Sender) -> Result<Ve
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(messages),
             Err(error) => return Err(unreadable(error).into()),
         };
-        if seen.more {
+        if seen.cut || !seen.passed.is_empty() {
             return Err(Obstacle::Passing(DESCRIPTORS.into()));
         }
         let data = buffer.get(..seen.len).ok_or_else(|| unreadable(long_message()))?.to_vec();
         if data.is_empty() {
-            return Err(Obstacle::Passing(EMPTY.into()));
+            return Err(note_empty(taken, Obstacle::Passing(EMPTY.into())));
         }
         let sender = seen.sender.map(&known);
-        messages.push(Datagram { from: Blob(seen.address), data: Blob(data), sender, file: None });
+        let (from, data) = (Blob(seen.address), Blob(data));
+        messages.push(Datagram { from, data, sender, file: None, passed: Vec::new() });
     }
 }
 
@@ -162,6 +183,7 @@ mod tests {
                 data: Blob(data.to_vec()),
                 sender: None,
                 file: None,
+                passed: Vec::new(),
             };
             assert_eq!(seen, [message(&from, b"one"), message(b"", b"second")]);
         }

@@ -61,7 +61,7 @@ impl FileReader<'_> {
 
     /// Whether an epoll instance watches a file under a number: the `nth` that it has under it.
     fn is_watched(&self, found: &Found, epoll: &Found, number: i32, nth: u32) -> bool {
-        let pid = |found: &Found| self.holders[found.holder].pid;
+        let pid = |found: &Found| self.leads_from(found).0;
         clone::is_watched((pid(found), found.fd), (pid(epoll), epoll.fd), number, nth).unwrap_or(false)
     }
 }

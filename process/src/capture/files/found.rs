@@ -33,8 +33,10 @@ pub struct Holder<'a> {
 
 /// A descriptor as found.
 pub(super) struct Found {
-    /// Place of its process.
+    /// Place of its process; behind all of them: this one, which has copies of what is in flight.
     pub(super) holder: usize,
+    /// It is in a message that waits.
+    pub(super) is_passed: bool,
     pub(super) fd: i32,
     pub(super) info: DescriptorInfo,
     pub(super) target: Vec<u8>,

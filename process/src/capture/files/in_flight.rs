@@ -4,12 +4,14 @@
 //! with tee(2) and MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
 
 use super::Obstacle;
-use holdfast_sys::fd;
-use holdfast_sys::scm;
 use holdfast_sys::scm::Sender;
+use holdfast_sys::{fd, scm, socket};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// SO_PEEK_OFF as it is at first.
 pub(super) const NO_PEEK_OFFSET: i32 = -1;
@@ -60,17 +62,29 @@ pub(super) struct Seen {
     pub data: Vec<u8>,
     /// Who is told to have sent it; `None`: this end is not told (SO_PASSCRED).
     pub sender: Option<Sender>,
+    /// The name of the socket that has sent it, of single messages.
+    pub from: Vec<u8>,
+    /// Copies of the descriptors that came with it, by our numbers ([`super::passed`]).
+    pub passed: Vec<i32>,
+}
+
+impl Seen {
+    fn plain(data: Vec<u8>, sender: Option<Sender>) -> Seen {
+        Seen { data, sender, from: Vec::new(), passed: Vec::new() }
+    }
 }
 
 /// What waits to be received at this end, without taking it out: one piece for a stream, or one for each of its senders
 /// if it is told of them; one per message otherwise.
 pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Seen>, Obstacle> {
+    if socket_type != libc::SOCK_STREAM {
+        // An empty message has no length that could wait.
+        let waits = fd::poll_for(socket.as_fd(), libc::POLLIN).map_err(unreadable)? & libc::POLLIN != 0;
+        return if waits { peek_messages(socket) } else { Ok(Vec::new()) };
+    }
     let waiting = waiting(socket).map_err(unreadable)?;
     if waiting == 0 {
         return Ok(Vec::new());
-    }
-    if socket_type != libc::SOCK_STREAM {
-        return peek_messages(socket);
     }
     // A look would move it.
     if has_peek_offset(socket) {
@@ -79,7 +93,7 @@ pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Seen>, Obst
     let mut data = vec![0_u8; waiting];
     match scm::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
         Ok((_, true, _)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
-        Ok((got, false, sender)) if got == waiting => Ok(vec![Seen { data, sender }]),
+        Ok((got, false, sender)) if got == waiting => Ok(vec![Seen::plain(data, sender)]),
         // With SO_PASSCRED those of one sender only (net/unix/af_unix.c, unix_stream_read_generic).
         Ok((_, false, Some(_))) => peek_pieces(socket, waiting),
         Ok((got, false, None)) => Err(partly(got, waiting)),
@@ -111,7 +125,7 @@ fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> 
             }
             Ok((got, false, sender)) => {
                 data.truncate(got);
-                pieces.push(Seen { data, sender });
+                pieces.push(Seen::plain(data, sender));
                 rest = rest.saturating_sub(got);
             }
             Err(error) => break Err(unreadable(error).into()),
@@ -132,7 +146,9 @@ pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle>
         return Ok(());
     }
     if has_peek_offset(socket) {
-        return Err(unreadable(own_peek_offset()).into());
+        let is_unix =
+            fd::socket_option(socket.as_fd(), libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_UNIX);
+        return if is_unix { Ok(()) } else { Err(unreadable(own_peek_offset()).into()) };
     }
     if socket_type == libc::SOCK_STREAM {
         return glance_at_stream(socket);
@@ -153,8 +169,7 @@ fn glance_at_stream(socket: &OwnedFd) -> Result<(), Obstacle> {
     let after = waiting(socket).map_err(unreadable)?;
     match seen {
         _ if before != after => Ok(()),
-        Ok((_, true)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
-        Ok((_, false)) => hidden.map_or(Ok(()), Err),
+        Ok(_) => hidden.map_or(Ok(()), Err),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         Err(error) => Err(unreadable(error).into()),
     }
@@ -203,21 +218,75 @@ pub(super) fn hidden() -> Obstacle {
     Obstacle::Passing(HIDDEN.into())
 }
 
+/// Sockets, by inode, in which an empty message was seen. The kernel shows it to a moving look once only
+/// (net/core/datagram.c, __skb_try_recv_from_queue, peeked): the next one would miss it.
+static EMPTY_SEEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn inode(socket: &OwnedFd) -> Option<u64> {
+    File::from(socket.try_clone().ok()?).metadata().ok().map(|file| file.ino())
+}
+
+/// How many bytes wait in a SEQPACKET socket whose other end has sent its last: a look behind them says as little as an
+/// empty message does. `None`: it says that there is nothing.
+pub(super) fn last_of(socket: &OwnedFd) -> Option<usize> {
+    let is_packets =
+        fd::socket_option(socket.as_fd(), libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_SEQPACKET);
+    let ended =
+        || fd::poll_for(socket.as_fd(), libc::POLLRDHUP).is_ok_and(|state| state & libc::POLLRDHUP != 0);
+    (is_packets && ended()).then(|| waiting(socket).unwrap_or(0))
+}
+
+/// Nothing but its end waits there.
+pub(super) fn ends_at(socket: &OwnedFd, place: usize) -> Result<(), Obstacle> {
+    match socket::is_end(socket.as_fd(), place) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(note_empty(socket, EMPTY.into())),
+        Err(error) => Err(unreadable(error).into()),
+    }
+}
+
+/// An empty message was seen in it.
+pub(super) fn note_empty(socket: &OwnedFd, obstacle: Obstacle) -> Obstacle {
+    EMPTY_SEEN.lock().extend(inode(socket));
+    obstacle
+}
+
+/// Whether one was, and something waits still.
+pub(super) fn had_empty(socket: &OwnedFd) -> bool {
+    let mut seen = EMPTY_SEEN.lock();
+    let Some(inode) = inode(socket).filter(|inode| seen.contains(inode)) else { return false };
+    let waits = fd::poll_for(socket.as_fd(), libc::POLLIN).is_ok_and(|state| state & libc::POLLIN != 0);
+    if !waits {
+        seen.remove(&inode);
+    }
+    waits
+}
+
 /// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
 fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
     if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).map_err(unreadable)? != NO_PEEK_OFFSET {
         return Err(unreadable(own_peek_offset()).into());
     }
+    if had_empty(socket) {
+        return Err(EMPTY.into());
+    }
     fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
-    let mut messages = Vec::new();
+    let (mut messages, mut place) = (Vec::new(), 0);
     let mut buffer = vec![0_u8; MESSAGE_LIMIT];
+    let last = last_of(socket);
     let result = loop {
+        if last.is_some_and(|last| place >= last) {
+            break ends_at(socket, place).map(|()| messages);
+        }
         // MSG_TRUNC: the true length, should a message be larger than the buffer.
         match scm::peek_with_sender(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
             Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
             Ok((len, ..)) if len > buffer.len() => break Err(unreadable(long_message()).into()),
-            Ok((0, ..)) => break Err(EMPTY.into()),
-            Ok((len, _, sender)) => messages.push(Seen { data: buffer[..len].to_vec(), sender }),
+            Ok((0, ..)) => break Err(note_empty(socket, EMPTY.into())),
+            Ok((len, _, sender)) => {
+                place += len;
+                messages.push(Seen::plain(buffer[..len].to_vec(), sender));
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(messages),
             Err(error) => break Err(unreadable(error).into()),
         }
@@ -229,7 +298,7 @@ fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::urgent;
+    use super::super::{pieces, urgent};
     use super::*;
 
     #[test]
@@ -244,6 +313,45 @@ mod tests {
         }
         let mut buffer = [0; 16];
         assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
+    }
+
+    /// The kernel shows it to a moving look once.
+    #[test]
+    fn an_empty_message_is_never_missed() {
+        for (kind, before) in
+            [(libc::SOCK_DGRAM, ""), (libc::SOCK_DGRAM, "one"), (libc::SOCK_SEQPACKET, "one")]
+        {
+            let (reader, writer) = fd::socketpair(kind).unwrap();
+            fd::send(writer.as_fd(), before.as_bytes(), 0).unwrap();
+            fd::send(writer.as_fd(), b"", 0).unwrap();
+            fd::send(writer.as_fd(), b"last", 0).unwrap();
+            for _ in 0..3 {
+                assert_eq!(peek(&reader, kind).unwrap_err(), EMPTY.into());
+            }
+            let mut buffer = [0; 16];
+            for len in [before.len(), 0, 4] {
+                assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), len);
+            }
+            assert_eq!(peek(&reader, kind).unwrap(), []);
+        }
+    }
+
+    #[test]
+    fn messages_before_the_end_are_seen() {
+        let ended = |messages: &[&[u8]]| {
+            let (reader, writer) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+            messages.iter().for_each(|one| _ = fd::send(writer.as_fd(), one, 0).unwrap());
+            reader
+        };
+        let reader = ended(&[b"one", b"two"]);
+        for _ in 0..2 {
+            let seen = peek(&reader, libc::SOCK_SEQPACKET).unwrap();
+            assert_eq!(seen.iter().map(|seen| &seen.data[..]).collect::<Vec<_>>(), [b"one", b"two"]);
+        }
+        assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PASSCRED).unwrap(), 0);
+        assert_eq!(peek(&ended(&[]), libc::SOCK_SEQPACKET).unwrap(), []);
+        let reader = ended(&[b"one", b""]);
+        assert!(peek(&reader, libc::SOCK_SEQPACKET).is_err() && peek(&reader, libc::SOCK_SEQPACKET).is_err());
     }
 
     #[test]
@@ -269,8 +377,12 @@ mod tests {
         assert!(glance(&reader, libc::SOCK_SEQPACKET).is_ok());
         assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), NO_PEEK_OFFSET);
         fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 0).unwrap();
-        let refused = glance(&reader, libc::SOCK_SEQPACKET).unwrap_err();
-        assert_eq!(refused, peek(&reader, libc::SOCK_SEQPACKET).unwrap_err());
+        assert!(
+            glance(&reader, libc::SOCK_SEQPACKET).is_ok() && peek(&reader, libc::SOCK_SEQPACKET).is_err()
+        );
+        let seen = pieces::look(&reader).unwrap();
+        assert_eq!(seen.iter().map(|seen| &seen.data[..]).collect::<Vec<_>>(), [&b"one"[..], b"second"]);
+        assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), 0);
         let mut buffer = [0; 16];
         assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
     }
@@ -280,11 +392,12 @@ mod tests {
         let (reader, writer) = fd::socketpair(libc::SOCK_STREAM).unwrap();
         fd::send(writer.as_fd(), b"in flight", 0).unwrap();
         assert!(glance(&reader, libc::SOCK_STREAM).is_ok());
-        let plain = Seen { data: b"in flight".to_vec(), sender: None };
+        let plain = Seen::plain(b"in flight".to_vec(), None);
         assert_eq!(peek(&reader, libc::SOCK_STREAM).unwrap(), [plain]);
         // An offset of the program's own stays where it is.
         fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 2).unwrap();
-        assert!(urgent::stream(&reader, false).is_err() && glance(&reader, libc::SOCK_STREAM).is_err());
+        assert!(urgent::stream(&reader, false).is_err() && glance(&reader, libc::SOCK_STREAM).is_ok());
+        assert_eq!(pieces::look(&reader).unwrap()[0].data, b"in flight");
         assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), 2);
     }
 

@@ -25,6 +25,8 @@ use std::os::fd::{AsFd, OwnedFd};
 const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
 const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
                               band (MSG_OOB); try again when it was received";
+const WITHOUT_PORT: &str = "a raw socket that is connected to an address without a port, which cannot be seen: not \
+                            supported; connect it with a port (any number), or send with an address";
 /// A reader that has less than so much before it is slow no more: as much as a buffer has room for at first.
 const CAUGHT_UP: usize = 64 << 10;
 const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
@@ -45,12 +47,16 @@ impl FileReader<'_> {
                 Some(state) => state,
                 None => return self.inherited(found, leads_outside(taken, found.inode)),
             }
-        } else if kind == (libc::SOCK_DGRAM, libc::IPPROTO_UDP) {
+        } else if is_of_packets(kind) {
             if self.standard(found).is_some() {
                 return self.inherited(found, "");
             }
             match socket::peer_address(taken.as_fd()) {
                 Ok(_) => directed(taken)?,
+                // One without ports has one all the same, and says so to its owner alone (inet_getname).
+                Err(_) if sends_unseen(self.holder_of(found).pid, found.inode) => {
+                    return Err(WITHOUT_PORT.into());
+                }
                 Err(_) => SocketState::Idle,
             }
         } else {
@@ -58,7 +64,7 @@ impl FileReader<'_> {
         };
         let mut object = record(taken, (domain, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
-            if socket_type == libc::SOCK_DGRAM {
+            if socket_type != libc::SOCK_STREAM {
                 socket.options.extend(self.joined(taken, domain));
                 socket.shut = self.udp_shut(found, taken);
             } else {
@@ -78,7 +84,7 @@ impl FileReader<'_> {
             info = told()?;
         }
         if info.state == tcp_state::LISTEN {
-            self.all_known_tcp(self.holders[found.holder].pid, taken, &info)?;
+            self.all_known_tcp(self.holder_of(found).pid, taken, &info)?;
             self.free_after_death(taken);
             return Ok(Some(SocketState::Listening { backlog: info.backlog }));
         }
@@ -100,7 +106,7 @@ impl FileReader<'_> {
             // Closed by its process of the job: what it has sent can still be read.
             if let Some(own) = own.filter(|own| self.is_ended(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
-                let Waiting { data, senders, marks } = self.data(taken, TCP)?;
+                let Waiting { data, senders, marks, passed } = self.data(taken, TCP)?;
                 self.free_after_death(taken);
                 let (shut, ended) = (false, true);
                 return Ok(Some(SocketState::Connected {
@@ -108,6 +114,7 @@ impl FileReader<'_> {
                     peer,
                     data,
                     senders,
+                    passed,
                     marks,
                     shut,
                     ended,
@@ -132,10 +139,11 @@ impl FileReader<'_> {
             return Err(Obstacle::Passing(if left > 0 { unsent_data(left) } else { ON_ITS_WAY.into() }));
         }
         self.free_after_death(taken);
-        let Waiting { data, senders, marks } = self.data(taken, TCP)?;
+        let Waiting { data, senders, marks, passed } = self.data(taken, TCP)?;
         let connection = own.inode.min(other.inode);
         let (peer, shut) = (peer_of(taken)?, is_shut(info.state));
-        Ok(Some(SocketState::Connected { connection, peer, data, senders, marks, shut, ended: false }))
+        let ended = false;
+        Ok(Some(SocketState::Connected { connection, peer, data, senders, passed, marks, shut, ended }))
     }
 
     /// All TCP connections of the program, by inode.
@@ -227,6 +235,24 @@ impl FileReader<'_> {
         let inode = self.stream_ends.get_or_init(by_ends).get(&(own.peer, own.local))?;
         all.get(inode).filter(|other| other.inode != own.inode)
     }
+}
+
+/// Whether sockets of this type and protocol send single packets, and have no state but their address, their options,
+/// and where they send to: UDP, UDP-Lite, and raw ones (raw(7)).
+fn is_of_packets((socket_type, protocol): (i32, i32)) -> bool {
+    let of_datagrams = [libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE];
+    socket_type == libc::SOCK_RAW || socket_type == libc::SOCK_DGRAM && of_datagrams.contains(&protocol)
+}
+
+/// Whether a socket is connected: state 1 in the tables of its kind (net/ipv4/raw.c, raw_sock_seq_show).
+fn sends_unseen(pid: i32, inode: u64) -> bool {
+    ["raw", "raw6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(9).is_some_and(|own| own.parse() == Ok(inode)) && words.get(3) == Some(&"01")
+        })
+    })
 }
 
 /// A line of /proc/net/tcp: its ends as this one sees them, its state, bytes that were not acknowledged, its inode.

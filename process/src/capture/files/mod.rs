@@ -11,6 +11,7 @@ mod covered;
 mod datagrams;
 mod epoll;
 mod fd_owner;
+mod find_passed;
 mod found;
 mod in_flight;
 pub mod inotify;
@@ -19,8 +20,11 @@ mod locks;
 mod multicast;
 mod objects;
 mod obstacle;
+mod passed;
+mod pieces;
 mod places;
 mod proc_self;
+mod queues;
 mod shut;
 mod socket_files;
 mod socket_options;
@@ -37,15 +41,18 @@ use crate::inject::copied_files;
 use crate::namespaces::Namespaces;
 use crate::thread_pool;
 use found::{Found, Group, Stream};
-use holdfast_image::record::{Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, Pty};
+use holdfast_image::record::{
+    Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, PosixQueue, Pty,
+};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone;
 use holdfast_sys::procfs::{self, DescriptorFolder};
 use holdfast_sys::sock_diag::UnixSocket;
 use obstacle::Obstacle;
+use passed::Passed;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -76,6 +83,10 @@ pub struct FileReader<'a> {
     outside: Outside<'a>,
     look: Look,
     found: Vec<Found>,
+    /// The mount namespaces that programs have made.
+    views: Vec<View>,
+    /// Descriptors that are in messages.
+    passed: Passed,
     /// Places in `found`, by inode.
     places: HashMap<u64, Vec<usize>>,
     /// Whether each holder is in another network namespace than we are, once it was asked for.
@@ -94,8 +105,12 @@ pub struct FileReader<'a> {
     covered: Covered,
     /// Files without a name so far.
     nameless: RefCell<Vec<(covered::Key, NamelessFile)>>,
+    /// POSIX message queues so far.
+    queues: RefCell<Vec<PosixQueue>>,
     /// Pseudo-terminals so far.
     ptys: RefCell<Vec<Pty>>,
+    /// Numbers of those of which it is known what waits in them.
+    ptys_seen: RefCell<BTreeSet<u32>>,
     /// Who in the job would notice that a file is opened, once it matters.
     watchers: OnceCell<Watchers>,
     /// What was written to them has had time to come to the other end.
@@ -124,13 +139,14 @@ impl<'a> FileReader<'a> {
         for (place, one) in found.iter().enumerate() {
             places.entry(one.inode).or_default().push(place);
         }
-        let descriptions = holders.iter().all(|one| one.copies.is_some()).then(|| number(&holders, &found));
-        Ok(FileReader {
-            descriptions: descriptions.transpose()?,
+        let mut reader = FileReader {
+            descriptions: None,
             holders,
             outside,
             look,
             found,
+            views,
+            passed: Passed::default(),
             places,
             apart: OnceCell::new(),
             unixes: OnceCell::new(),
@@ -140,10 +156,19 @@ impl<'a> FileReader<'a> {
             groups: OnceCell::new(),
             covered: Covered::default(),
             nameless: RefCell::default(),
+            queues: RefCell::default(),
             ptys: RefCell::default(),
+            ptys_seen: RefCell::default(),
             watchers: OnceCell::new(),
             written: Cell::default(),
-        })
+        };
+        if look == Look::Stopped {
+            reader.find_passed()?;
+        }
+        if reader.holders.iter().all(|one| one.copies.is_some()) {
+            reader.descriptions = Some(reader.number()?);
+        }
+        Ok(reader)
     }
 
     /// What the pages of shared mappings hold of files without a name need not be read here.
@@ -162,6 +187,7 @@ impl<'a> FileReader<'a> {
         let mut unreadable = Unreadable { refusals: Vec::new(), passing: true };
         let (mut apart, mut on_the_way) = (false, false);
         let mut firsts: Vec<&Found> = Vec::new();
+        let mut passed: HashMap<i32, u32> = HashMap::new();
         let mut by_object: HashMap<ObjectKey, Vec<(&Found, u32)>> = HashMap::new();
         for found in &self.found {
             let flags = found.info.flags & !libc::O_CLOEXEC.cast_unsigned();
@@ -181,6 +207,7 @@ impl<'a> FileReader<'a> {
                 None => self.describe(found, flags).and_then(|mut description| {
                     self.note_streams(found, true, &mut description);
                     self.place(found, &description)?;
+                    self.only_passed(found, &description)?;
                     descriptions.push(description);
                     firsts.push(found);
                     Ok(u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX))
@@ -197,17 +224,22 @@ impl<'a> FileReader<'a> {
                     | Obstacle::Passing(reason)
                     | Obstacle::Closed(reason)
                     | Obstacle::Apart(reason)) = obstacle;
-                    let name = String::from_utf8_lossy(&found.target).into_owned();
-                    let subject = Subject::Descriptor { fd: found.fd, name };
-                    unreadable.refusals.push((found.holder, Refusal { subject, reason }));
+                    let (holder, fd, target, reason) = self.named(found, reason);
+                    let name = String::from_utf8_lossy(target).into_owned();
+                    let subject = Subject::Descriptor { fd, name };
+                    unreadable.refusals.push((holder, Refusal { subject, reason }));
                     continue;
                 }
             };
             if let Err(at) = twin {
                 twins.insert(at, (found, description));
             }
-            tables[found.holder].descriptors.push(Descriptor { fd: found.fd, cloexec, description });
+            match tables.get_mut(found.holder) {
+                Some(table) => table.descriptors.push(Descriptor { fd: found.fd, cloexec, description }),
+                None => _ = passed.insert(found.fd, description),
+            }
         }
+        passed::settle(&mut descriptions, &passed);
         for (holder, table) in self.holders.iter().zip(&mut tables) {
             (table.controlling, table.in_foreground) = self.controlling(holder).unwrap_or_default();
         }
@@ -217,6 +249,7 @@ impl<'a> FileReader<'a> {
         if let Some(first) = tables.first_mut() {
             first.descriptions = descriptions;
             first.ptys = self.ptys.take();
+            first.queues = self.queues.take();
             first.nameless = self.nameless.take().into_iter().map(|(_, file)| file).collect();
         }
         unreadable.passing &= !apart || on_the_way;
@@ -234,8 +267,47 @@ impl<'a> FileReader<'a> {
             let of = |found: &Found| numbers.get(&(found.holder, found.fd));
             return of(one).cmp(&of(two));
         }
-        let pid = |found: &Found| self.holders[found.holder].pid;
+        let pid = |found: &Found| self.leads_from(found).0;
         clone::order_of_descriptions(pid(one), one.fd, pid(two), two.fd).unwrap_or(Ordering::Less)
+    }
+
+    /// The process and the thread in which the number leads to it: one of the job, or this one.
+    fn leads_from(&self, found: &Found) -> (i32, i32) {
+        self.holders.get(found.holder).map_or_else(passed::own, |holder| (holder.pid, holder.tid))
+    }
+
+    /// The process of the job that has it, or the socket in which it waits.
+    fn holder_of(&self, found: &Found) -> &Holder<'a> {
+        &self.holders[self.passed.holder_of(found)]
+    }
+
+    /// Numbers for the descriptions of all descriptors, by copies of these.
+    fn number(&self) -> io::Result<HashMap<(usize, i32), usize>> {
+        let copy = |one: &Found| {
+            let copies = self.holders.get(one.holder).map(|holder| holder.copies.as_ref());
+            let copies = copies.unwrap_or(Some(self.passed.copies()));
+            copies
+                .and_then(|copies| copies.get(&one.fd))
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+        };
+        let mut firsts: HashMap<(u64, u64), Vec<(&OwnedFd, usize)>> = HashMap::new();
+        let mut numbers = HashMap::new();
+        for (place, one) in self.found.iter().enumerate() {
+            let copy = copy(one)?;
+            let alike = firsts.entry((one.device, one.inode)).or_default();
+            let mut known = None;
+            for &(first, number) in alike.iter() {
+                if copied_files::are_one(first, copy)? {
+                    known = Some(number);
+                    break;
+                }
+            }
+            if known.is_none() {
+                alike.push((copy, place));
+            }
+            numbers.insert((one.holder, one.fd), known.unwrap_or(place));
+        }
+        Ok(numbers)
     }
 
     fn describe(&self, found: &Found, flags: u32) -> Result<Description, Obstacle> {
@@ -289,32 +361,6 @@ fn views(holders: &[Holder<'_>], (job, look): (&Namespaces, Look)) -> io::Result
     Ok(views)
 }
 
-/// Numbers for the descriptions of all descriptors, by copies of these.
-fn number(holders: &[Holder<'_>], found: &[Found]) -> io::Result<HashMap<(usize, i32), usize>> {
-    let copy = |one: &Found| {
-        let copies = holders[one.holder].copies.as_ref();
-        copies.and_then(|copies| copies.get(&one.fd)).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
-    };
-    let mut firsts: HashMap<(u64, u64), Vec<(&OwnedFd, usize)>> = HashMap::new();
-    let mut numbers = HashMap::new();
-    for (place, one) in found.iter().enumerate() {
-        let copy = copy(one)?;
-        let alike = firsts.entry((one.device, one.inode)).or_default();
-        let mut known = None;
-        for &(first, number) in alike.iter() {
-            if copied_files::are_one(first, copy)? {
-                known = Some(number);
-                break;
-            }
-        }
-        if known.is_none() {
-            alike.push((copy, place));
-        }
-        numbers.insert((one.holder, one.fd), known.unwrap_or(place));
-    }
-    Ok(numbers)
-}
-
 /// One descriptor. `folder`: of its process.
 fn find(at: usize, folder: &DescriptorFolder, fd: i32) -> io::Result<Found> {
     let info = folder.info(fd).ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
@@ -322,6 +368,7 @@ fn find(at: usize, folder: &DescriptorFolder, fd: i32) -> io::Result<Found> {
     let target = folder.target(fd)?;
     Ok(Found {
         holder: at,
+        is_passed: false,
         fd,
         info,
         target,

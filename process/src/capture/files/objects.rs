@@ -38,7 +38,7 @@ const UNKNOWN: &str = "this kind of file is not supported";
 
 impl FileReader<'_> {
     pub(super) fn object(&self, found: &Found) -> Result<Object, Obstacle> {
-        if self.holders[found.holder].own == Some(found.fd) {
+        if self.holders.get(found.holder).is_some_and(|holder| holder.own == Some(found.fd)) {
             return Ok(Object::Own);
         }
         let target = found.target.as_slice();
@@ -132,8 +132,8 @@ impl FileReader<'_> {
     }
 
     pub(super) fn link_path(&self, found: &Found) -> String {
-        let holder = &self.holders[found.holder];
-        format!("/proc/{}/task/{}/fd/{}", holder.pid, holder.tid, found.fd)
+        let (pid, tid) = self.leads_from(found);
+        format!("/proc/{pid}/task/{tid}/fd/{}", found.fd)
     }
 
     /// A message queue is shown as a file of the root folder: what is there is asked for its kind.
@@ -145,7 +145,7 @@ impl FileReader<'_> {
     pub(super) fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
         let in_root = is_in_root(found);
         if self.is_queue(found) {
-            return Err("a POSIX message queue is not supported".into());
+            return self.queue(found, metadata);
         }
         if refuse::is_of_objects(&found.target) {
             return Err(Obstacle::Passing(refuse::OBJECTS.into()));
@@ -223,7 +223,7 @@ impl FileReader<'_> {
     }
 
     pub(super) fn take(&self, found: &Found) -> Result<OwnedFd, Obstacle> {
-        let holder = &self.holders[found.holder];
+        let Some(holder) = self.holders.get(found.holder) else { return self.passed.take(found.fd) };
         let taken = match &holder.copies {
             Some(copies) => copies
                 .get(&found.fd)

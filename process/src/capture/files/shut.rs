@@ -46,9 +46,12 @@ pub(super) fn of_tcp(taken: &OwnedFd, state: &SocketState) -> u8 {
 }
 
 impl FileReader<'_> {
-    /// Of a UDP socket. A kernel without diag of UDP tells of reading alone (net/core/datagram.c, datagram_poll).
+    /// Of a socket of packets. A kernel without diag of UDP tells of reading alone (net/core/datagram.c,
+    /// datagram_poll), and so it is with the other kinds.
     pub(super) fn udp_shut(&self, found: &Found, taken: &OwnedFd) -> u8 {
-        match self.udp.get_or_init(|| sock_diag::udp_shut().ok()) {
+        let is_udp =
+            fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).is_ok_and(|kind| kind == libc::IPPROTO_UDP);
+        match self.udp.get_or_init(|| sock_diag::udp_shut().ok()).as_ref().filter(|_| is_udp) {
             Some(all) => all.get(&found.inode).copied().unwrap_or(0),
             None => {
                 let state = fd::poll_for(taken.as_fd(), libc::POLLRDHUP);

@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Of every socket (asm-generic/socket.h): reuse of addresses and ports, keep-alive, broadcast, urgent data in line,
 /// priority, linger, credentials, least bytes to read, time-outs, device; no routing, no check sums, security labels,
-/// mark, dropped packets, wireless status, check sums of frames, errors first, busy polling, pace, zero copies,
-/// rehashing, received marks and priorities, pidfds, bytes left, descriptors.
-const SOCKET: [i32; 31] = [
-    2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 25, 5, 11, 34, 36, 40, 41, 43, 45, 46, 47, 60, 69, 70, 74, 75,
-    76, 82, 83, 84,
+/// mark, dropped packets, wireless status, where a look begins, check sums of frames, errors first, busy polling, pace,
+/// zero copies, rehashing, received marks and priorities, pidfds, bytes left, descriptors.
+const SOCKET: [i32; 32] = [
+    2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 25, 5, 11, 34, 36, 40, 41, 42, 43, 45, 46, 47, 60, 69, 70, 74,
+    75, 76, 82, 83, 84,
 ];
 /// Time stamps, old and new: one that is not set takes away another one that is (net/core/sock.c,
 /// __sock_set_timestamps), so those alone count that are.
@@ -24,6 +24,17 @@ const TIME_STAMPS: [i32; 6] = [29, 35, 63, 64, 37, 65];
 const TCP: [i32; 16] = [1, 3, 4, 5, 6, 7, 8, 9, 13, 18, 23, 25, 27, 34, 36, 37];
 /// Of UDP (udp(7)): no check sums of IPv6, segments.
 const UDP: [i32; 4] = [101, 102, 103, 104];
+/// Of UDP-Lite (udplite(7)): how much of a packet is covered, sent and received.
+const UDP_LITE: [i32; 2] = [10, 11];
+/// Of raw sockets (raw(7)): with headers, a filter of ICMP, where check sums are.
+const RAW: [(i32, i32); 6] = [
+    (libc::IPPROTO_IP, 3),
+    (libc::SOL_RAW, 1),
+    (libc::IPPROTO_IPV6, 36),
+    (libc::IPPROTO_IPV6, 7),
+    (libc::SOL_RAW, 7),
+    (libc::IPPROTO_ICMPV6, 1),
+];
 /// Of IPv4 (ip(7)): type of service, options, time to live, packet information, path discovery, errors, what is
 /// received with a packet, free binding, transparency, least time to live, fragments, check sums, multicast, interface,
 /// ports.
@@ -66,7 +77,11 @@ pub(super) fn options(taken: &OwnedFd, domain: i32, protocol: i32) -> Vec<Socket
     match protocol {
         libc::IPPROTO_TCP => ask(libc::IPPROTO_TCP, &TCP, true),
         libc::IPPROTO_UDP => ask(libc::IPPROTO_UDP, &UDP, true),
+        libc::IPPROTO_UDPLITE => ask(libc::IPPROTO_UDPLITE, &UDP_LITE, true),
         _ => {}
+    }
+    if fd::socket_option(taken.as_fd(), libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_RAW) {
+        RAW.iter().for_each(|&(level, name)| ask(level, &[name], true));
     }
     // What the program has not set the kernel adapts by itself.
     let locked = fd::socket_option(taken.as_fd(), SO_BUF_LOCK).unwrap_or(0);

@@ -4,10 +4,10 @@
 //! seen with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is
 //! still on its way cannot be seen.
 
-use super::in_flight::{glance, peek};
+use super::in_flight::{Seen, glance, has_peek_offset, peek};
 use super::socket_options::options;
 use super::urgent::{self, Waiting};
-use super::{FileReader, Found, Look, Obstacle, shut, socket_files};
+use super::{FileReader, Found, Look, Obstacle, passed, pieces, shut, socket_files};
 use crate::capture::name_caches;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
@@ -36,7 +36,7 @@ impl FileReader<'_> {
             let is_apart = |pid: i32| of(&pid.to_string()).is_some_and(|its| own.as_ref() != Some(&its));
             self.holders.iter().map(|holder| is_apart(holder.pid)).collect()
         });
-        apart.get(found.holder) == Some(&true)
+        apart.get(self.passed.holder_of(found)) == Some(&true)
     }
 
     /// What a socket is.
@@ -55,7 +55,9 @@ impl FileReader<'_> {
         let known = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET].contains(&socket_type);
         match option(libc::SO_DOMAIN) {
             Ok(libc::AF_UNIX) if known => self.unix(found, &taken, socket_type),
-            Ok(domain @ (AF_INET | AF_INET6)) if known => self.internet(found, &taken, domain, socket_type),
+            Ok(domain @ (AF_INET | AF_INET6)) if known || socket_type == libc::SOCK_RAW => {
+                self.internet(found, &taken, domain, socket_type)
+            }
             Ok(libc::AF_NETLINK) => self.netlink(found, &taken, socket_type),
             _ => self.inherited(found, not_supported(&taken, found.inode)),
         }
@@ -111,10 +113,11 @@ impl FileReader<'_> {
                 } else if theirs.is_some_and(|other| !shut::is_known_to(&kernel, &other)) {
                     return Err(shut::BEFORE.into());
                 } else {
-                    let Waiting { data, senders, marks } = self.data(taken, (libc::AF_UNIX, socket_type))?;
+                    let Waiting { data, senders, marks, passed } =
+                        self.data(taken, (libc::AF_UNIX, socket_type))?;
                     let (connection, peer) = (found.inode.min(number), peer_of(taken)?);
                     let (shut, ended) = (kernel.shut, false);
-                    SocketState::Connected { connection, peer, data, senders, marks, shut, ended }
+                    SocketState::Connected { connection, peer, data, senders, passed, marks, shut, ended }
                 }
             }
             // As to the system's log: any listener there will do.
@@ -129,7 +132,7 @@ impl FileReader<'_> {
         };
         let messages =
             if is_datagram { self.datagrams(found, taken, kernel.waiting > 0)? } else { Vec::new() };
-        let pid = self.holders[found.holder].pid;
+        let pid = self.holder_of(found).pid;
         let mut object = record(taken, (libc::AF_UNIX, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;
@@ -183,7 +186,7 @@ impl FileReader<'_> {
         number: u64,
         socket_type: i32,
         kernel: &UnixSocket,
-        Waiting { data, senders, marks }: Waiting,
+        Waiting { data, senders, marks, passed }: Waiting,
     ) -> Result<Object, Obstacle> {
         if filter(taken)?.is_some() {
             return Err("a filter of a socket pair is not supported".into());
@@ -194,6 +197,7 @@ impl FileReader<'_> {
             socket_type: socket_type.cast_unsigned(),
             data,
             senders,
+            passed,
             marks,
             send_buffer: option(libc::SO_SNDBUF),
             receive_buffer: option(libc::SO_RCVBUF),
@@ -215,15 +219,25 @@ impl FileReader<'_> {
         if self.look == Look::Running {
             return glance(taken, socket_type).map(|()| Waiting::default());
         }
+        if let Some(seen) = self.seen(taken) {
+            return Ok(self.told(seen.to_vec()));
+        }
+        if domain == libc::AF_UNIX && has_peek_offset(taken) {
+            return Ok(self.told(pieces::look(taken)?));
+        }
         if socket_type == libc::SOCK_STREAM
             && let Some(waiting) = urgent::stream(taken, domain != libc::AF_UNIX)?
         {
             return Ok(waiting);
         }
-        let seen = peek(taken, socket_type)?;
+        Ok(self.told(peek(taken, socket_type)?))
+    }
+
+    fn told(&self, seen: Vec<Seen>) -> Waiting {
         let senders = seen.iter().filter_map(|seen| Some(self.known_sender(seen.sender?))).collect();
+        let passed = passed::with_each(&seen);
         let data = seen.into_iter().map(|seen| Blob(seen.data)).collect();
-        Ok(Waiting { data, senders, marks: Vec::new() })
+        Waiting { data, senders, marks: Vec::new(), passed }
     }
 
     /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead
@@ -393,7 +407,7 @@ fn is_server_of_objects(path: &[u8]) -> bool {
 }
 
 /// Whether it is a client's connection there. The path of the other end lies behind two bytes of the family.
-fn leads_to_objects(socket: &OwnedFd) -> bool {
+pub(super) fn leads_to_objects(socket: &OwnedFd) -> bool {
     peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects))
 }
 

@@ -35,7 +35,7 @@ impl FileReader<'_> {
 
     /// Whether it is the very description that the front has under a number; `None`: there is no front.
     fn is_of_front(&self, found: &Found, number: i32) -> Option<bool> {
-        let (front, pid) = (self.outside.front?, self.holders.get(found.holder)?.pid);
+        let (front, pid) = (self.outside.front?, self.leads_from(found).0);
         let order = clone::order_of_descriptions(front, number, pid, found.fd);
         Some(order.is_ok_and(|order| order == Ordering::Equal))
     }

@@ -2,15 +2,16 @@
 //!
 //! Called by [`super::FileReader`], inside the stop or for a look at a running program. All that is asked can be
 //! asked at the master without changing anything; the slave is never opened here, because that would be seen at the
-//! master. What waits to be read at either end cannot be seen without being taken out: then there is no image just
-//! now. But a line that was begun and not ended (canonical mode: it waits as long as its typist) is taken out inside
-//! the stop, in which no process reads, and put back ([`terminal::begun_line`]).
+//! master. What waits to be read at either end cannot be seen without being taken out: inside the stop, in which no
+//! process of the job reads, it is, and put back ([`terminal_data::look`]). That takes both ends: where the job has not
+//! got a slave for reading and writing, there is no image while something waits.
 
 use super::{FileReader, Found, Holder, Look, Obstacle};
 use crate::capture::identity::owner_of;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Object, Pty};
+use holdfast_image::record::{Object, Pty, PtyLine};
 use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::terminal_data::{self, Line, Waiting};
 use holdfast_sys::{fd, terminal};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,8 @@ use std::thread;
 use std::time::Duration;
 
 const FIONREAD: libc::c_ulong = 0x541b;
+const STOPPED: &str = "a pseudo-terminal with data that were not read yet, and its output is stopped or full, or its \
+                       input is full; try again";
 /// What was written to one end comes to the other by a work queue of the kernel (drivers/tty/tty_buffer.c): it is there
 /// after this time, or the queue is blocked because much waits already.
 const ON_ITS_WAY: Duration = Duration::from_micros(300);
@@ -49,7 +52,10 @@ impl FileReader<'_> {
         if let Some(number) = found.master() {
             let taken = self.take(found)?;
             let pty = self.pty_number(number, found, &taken)?;
-            self.nothing_waits(&taken)?;
+            // With the slave it is seen.
+            if self.slave(number).is_none() {
+                self.nothing_waits(&taken)?;
+            }
             return Ok(Some(Object::PtyMaster { pty }));
         }
         if found.target.ends_with(b" (deleted)") && self.standard(found).is_none() {
@@ -70,15 +76,39 @@ impl FileReader<'_> {
         };
         let master_taken = self.take(master)?;
         let pty = self.pty_number(number, master, &master_taken)?;
-        self.nothing_waits(&taken)?;
+        let is_first = self.ptys_seen.borrow_mut().insert(number);
+        if is_first && self.look == Look::Stopped {
+            self.see(number, pty, (&master_taken, &taken))?;
+        }
         if let Some(pty) = self.ptys.borrow_mut().get_mut(pty as usize) {
             pty.exclusive |= terminal::is_exclusive(taken.as_fd()).unwrap_or(false);
-            if self.look == Look::Stopped && pty.line.0.is_empty() {
-                let line = terminal::begun_line(master_taken.as_fd(), taken.as_fd());
-                pty.line = Blob(line.map_err(|error| Obstacle::of("its line cannot be read: ", &error))?);
-            }
         }
         Ok(Some(Object::PtySlave { pty }))
+    }
+
+    /// A slave with a number, for reading and writing.
+    fn slave(&self, number: u32) -> Option<&Found> {
+        let name = format!("/dev/pts/{number}");
+        let is_both = |one: &&Found| one.info.flags.cast_signed() & libc::O_ACCMODE == libc::O_RDWR;
+        self.found.iter().filter(|one| one.target == name.as_bytes()).find(is_both)
+    }
+
+    /// What waits at both ends.
+    fn see(&self, number: u32, pty: u32, (master, slave): (&OwnedFd, &OwnedFd)) -> Result<(), Obstacle> {
+        let failed = |error| Obstacle::of("what waits in this terminal cannot be read: ", &error);
+        let both = self.slave(number).map(|found| self.take(found)).transpose()?;
+        let Some(both) = both else {
+            self.nothing_waits(master)?;
+            return self.nothing_waits(slave);
+        };
+        let seen = terminal_data::look(master.as_fd(), both.as_fd()).map_err(failed)?;
+        let Waiting { output, input, begun } = seen.ok_or(Obstacle::Passing(STOPPED.into()))?;
+        let line = |line: Line| PtyLine { data: Blob(line.data), end_of_file: line.end_of_file };
+        if let Some(pty) = self.ptys.borrow_mut().get_mut(pty as usize) {
+            (pty.output, pty.line) = (Blob(output), Blob(begun));
+            pty.input = input.into_iter().map(line).collect();
+        }
+        Ok(())
     }
 
     /// The index in the table of one with a master; it is described when it is met first.
@@ -105,7 +135,7 @@ impl FileReader<'_> {
         }
         let group = terminal::foreground(master).unwrap_or(0);
         let inner = Status::read(group, group).ok().and_then(|status| status.innermost("NStgid"));
-        let holder = self.holders[found.holder].pid;
+        let holder = self.holder_of(found).pid;
         // Not opened (O_PATH), which the master would see. A kernel before 4.13 does not lead from it to the slave.
         let file = terminal::open_slave(master, libc::O_PATH.cast_unsigned())
             .and_then(|slave| File::from(slave).metadata());
@@ -123,6 +153,8 @@ impl FileReader<'_> {
             owner: file.as_ref().ok().map(owner_of),
             foreground: inner.unwrap_or(group),
             line: Blob::default(),
+            input: Vec::new(),
+            output: Blob::default(),
         })
     }
 

@@ -243,11 +243,11 @@ impl FileReader<'_> {
 impl FileReader<'_> {
     /// The file of a descriptor, to be read.
     fn open_file(&self, found: &Found) -> io::Result<OpenFile> {
-        let holder = &self.holders[found.holder];
+        let (pid, tid) = self.leads_from(found);
         let target = found.target.strip_suffix(DELETED).unwrap_or(&found.target);
         let (fd, flags) = (found.fd, found.info.flags.cast_signed());
         let name = Path::new(OsStr::from_bytes(target));
-        OpenFile::of(Place { pid: holder.pid, tid: holder.tid, fd, flags, name }, self.watchers())
+        OpenFile::of(Place { pid, tid, fd, flags, name }, self.watchers())
     }
 }
 

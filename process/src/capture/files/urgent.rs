@@ -11,7 +11,7 @@ use super::in_flight::{
     own_peek_offset, tells_senders, unreadable, waiting,
 };
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Sender, UrgentMark};
+use holdfast_image::record::{Passed, Sender, UrgentMark};
 use holdfast_sys::fd;
 use holdfast_sys::scm;
 use std::io;
@@ -28,12 +28,14 @@ pub(super) struct Waiting {
     pub senders: Vec<Sender>,
     /// Where bytes were sent out of band.
     pub marks: Vec<UrgentMark>,
+    /// Which of them have descriptors with them.
+    pub passed: Vec<Passed>,
 }
 
 impl Waiting {
     fn new(data: Vec<u8>, marks: Vec<UrgentMark>) -> Waiting {
         let data = if data.is_empty() { Vec::new() } else { vec![Blob(data)] };
-        Waiting { data, senders: Vec::new(), marks }
+        Waiting { data, senders: Vec::new(), marks, passed: Vec::new() }
     }
 }
 

@@ -5,7 +5,7 @@
 //! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`], [`root`],
 //! [`namespaces`].
 //! What the user changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`],
-//! [`sysv_shm`], [`ipc`]. [`in_place`]: a rollback, in processes that are there.
+//! [`sysv_shm`], [`ipc`], [`queues`]. [`in_place`]: a rollback, in processes that are there.
 
 mod address_space;
 mod aio;
@@ -30,6 +30,7 @@ mod proc_files;
 mod process_pages;
 mod process_state;
 mod protection_keys;
+mod queues;
 mod ranges;
 pub mod rebuild_job;
 mod rebuild_process;

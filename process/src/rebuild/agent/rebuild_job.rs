@@ -14,7 +14,7 @@ use super::seize::{receive_all, seize_all};
 use super::sysv_shm::SysvShm;
 use super::taken_files::{self, TakenFiles};
 use super::unlinked::UnlinkedFiles;
-use super::{contents, regular};
+use super::{contents, queues, regular};
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
@@ -107,6 +107,7 @@ pub fn rebuild_job(
     notes.extend(vdso::note(&record.host));
     notes.extend(processor::note(&record.host));
     objects.fill(&job, of_space)?;
+    queues::put_back(&record.files, &files)?;
     options.go_on()?;
     fault::point("seed-let-go");
     let mapped = Arc::new(mapped_files(&processes, pages, common)?);

@@ -4,6 +4,7 @@
 //! Runs in the new process ([`super::objects`]), when all sockets are bound and none is connected: a socket that is
 //! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
 
+use super::flight::{Made, along};
 use super::senders::{Senders, Way};
 use super::socket_files::{self, address_of_held};
 use crate::rebuild::error::RebuildError;
@@ -12,7 +13,7 @@ use holdfast_image::record::{Datagram, Object, SocketRecord, SocketState};
 use holdfast_sys::{scm, socket};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 const SOL_NETLINK: i32 = 270;
 const NETLINK_ADD_MEMBERSHIP: i32 = 1;
@@ -41,14 +42,14 @@ impl Named {
 
     /// Sends what waited in a socket. A sender that the program has closed is there again for that moment; one that
     /// lives outside has the name: what it sent has no sender now, which the note says. `held`: files of sockets whose
-    /// names are gone; `opener`: of the process that has the socket.
+    /// names are gone; `made`: all descriptions; `opener`: of the process that has the socket.
     ///
     /// # Errors
     /// Names the socket.
     pub fn send_again(
         &mut self,
         object: &Object,
-        held: &HashMap<u64, OwnedFd>,
+        (held, made): (&HashMap<u64, OwnedFd>, Made<'_>),
         (senders, opener): (&Senders, impl Fn() -> Option<Opener>),
         notes: &mut Vec<String>,
     ) -> Result<(), RebuildError> {
@@ -71,7 +72,9 @@ impl Named {
                 None => Some(socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).map_err(failed())?),
             };
             let Some(from) = known.or(stranger.as_ref()).map(AsFd::as_fd) else { continue };
-            let send = |sender| match scm::send_as(from, &message.data.0, sender, address)? {
+            let along = along(&message.passed, made).map_err(failed())?;
+            let along: Vec<BorrowedFd<'_>> = along.iter().map(AsFd::as_fd).collect();
+            let send = |sender| match scm::send_along(from, &message.data.0, sender, address, &along)? {
                 sent if sent == message.data.0.len() => Ok(()),
                 _ => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
             };

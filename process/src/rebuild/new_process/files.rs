@@ -9,6 +9,7 @@
 use super::namespaces::MadeNamespaces;
 use super::objects::{ObjectBuilder, open_process};
 use super::open::raise;
+use super::queues::Queues;
 use super::regular::{self, OldUnlinkedFiles};
 use super::shared_memory;
 use super::terminals::Ptys;
@@ -54,6 +55,7 @@ struct OpenFilesBuilder<'a> {
     old_unlinked: OldUnlinkedFiles,
     unlinked: UnlinkedFiles,
     ptys: Ptys,
+    queues: Queues,
     notes: Vec<String>,
     namespaces: &'a MadeNamespaces,
 }
@@ -106,6 +108,18 @@ fn raise_limit(job: &Job<'_>) -> Result<(), RebuildError> {
     })
 }
 
+/// Who has each message queue.
+fn of_queues<'a>(job: &Job<'_>, openers: &'a [Opener]) -> Vec<&'a Opener> {
+    let opener = |wanted: u32| {
+        let is_it =
+            |one: &Description| matches!(one.object, Object::MessageQueue { queue } if queue == wanted);
+        let index = job.descriptions().iter().position(is_it);
+        let place = index.and_then(|index| job.holder(index)).map_or(0, |(place, _)| place);
+        openers.get(place).or(openers.first())
+    };
+    (0..).zip(&job.record.files.queues).filter_map(|(queue, _)| opener(queue)).collect()
+}
+
 impl OpenFiles {
     /// Makes and opens everything. `report` leads to the front; `served` is the file of a page server.
     ///
@@ -130,6 +144,7 @@ impl OpenFiles {
             old_unlinked: OldUnlinkedFiles::default(),
             unlinked: UnlinkedFiles::make(job, &openers, floor)?,
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
+            queues: Queues::make(&table.queues, &of_queues(job, &openers), floor)?,
             notes,
             openers,
             namespaces: &namespaces,
@@ -303,7 +318,7 @@ impl OpenFilesBuilder<'_> {
                 .map_err(RebuildError::io(format!("descriptor {holder}")))?;
             made[index] = raised;
         }
-        self.object_builder.fill(job)?;
+        self.object_builder.fill(job, &made)?;
         self.notes.append(&mut self.object_builder.take_notes());
         // Their numbers are below the floor: they must be gone before those are given out.
         self.old_unlinked = OldUnlinkedFiles::default();
@@ -341,6 +356,7 @@ impl OpenFilesBuilder<'_> {
             Object::Nameless { file, position } => {
                 self.unlinked.open(*file, flags, *position).map_err(io())?
             }
+            Object::MessageQueue { queue } => self.queues.open(*queue, flags).map_err(io())?,
             Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
             Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
             Object::Regular { .. } => {

@@ -16,6 +16,7 @@ mod mounts;
 mod namespaces;
 mod objects;
 mod open;
+mod queues;
 pub mod regular;
 mod senders;
 mod shared_memory;

@@ -2,7 +2,7 @@
 //! the new process ([`super::child`]).
 
 use super::datagrams::Named;
-use super::flight::{Flight, PutBack, send_back};
+use super::flight::{Flight, Made, PutBack, send_back};
 use super::senders::Senders;
 use super::socket_buffers;
 use super::socket_files::address_of_held;
@@ -260,11 +260,11 @@ impl ObjectBuilder {
         end.try_clone()
     }
 
-    /// Puts the data in flight back, then closes what the program did not have open.
+    /// Puts the data in flight back, then closes what the program did not have open. `made`: all descriptions.
     ///
     /// # Errors
     /// Names the descriptor whose data does not fit.
-    pub fn fill(&mut self, job: &Job<'_>) -> Result<(), RebuildError> {
+    pub fn fill(&mut self, job: &Job<'_>, made: Made<'_>) -> Result<(), RebuildError> {
         self.unsettled.settle()?;
         let mut ends: HashMap<u64, usize> = HashMap::new();
         let (mut shut, mut notes) = (Vec::new(), Vec::new());
@@ -281,7 +281,7 @@ impl ObjectBuilder {
                     // What waits at this end was sent from the other.
                     let (other, own) = (&flight.ends[1 - own], &flight.ends[own]);
                     let name = format!("descriptor {}", job.holder(index).map_or(-1, |(_, fd)| fd));
-                    flight.send_again((other, own), &senders, (&name, &mut notes))
+                    flight.send_again((other, own), made, &senders, (&name, &mut notes))
                 }
             };
             let holder = job.holder(index).map_or(-1, |(_, fd)| fd);
@@ -291,8 +291,8 @@ impl ObjectBuilder {
         self.notes.append(&mut notes);
         for (index, description) in job.descriptions().iter().enumerate() {
             let opener = || Some(Opener::of(job.member(job.holder(index)?.0)?.own));
-            let by = (&senders, opener);
-            self.named.send_again(&description.object, &self.unsettled.held, by, &mut self.notes)?;
+            let (held, by) = (&self.unsettled.held, (&senders, opener));
+            self.named.send_again(&description.object, (held, made), by, &mut self.notes)?;
         }
         self.named = Named::default();
         for Pending { socket, address, number, name, opener } in self.pending.drain(..) {
@@ -348,12 +348,14 @@ impl ObjectBuilder {
     /// What comes with an end of a pair or connection.
     fn flight<'a>(&'a self, object: &'a Object) -> Option<Flight<'a>> {
         match object {
-            Object::SocketPair { pair, data, senders, marks, shut, .. } => {
+            Object::SocketPair { pair, data, senders, passed, marks, shut, .. } => {
                 let ends = &self.pairs.get(pair)?.ends;
-                Some(Flight { number: *pair, ends, data, senders, marks, shut: *shut, put_back: send_back })
+                let (number, shut, put_back): (_, _, PutBack) = (*pair, *shut, send_back);
+                Some(Flight { number, ends, data, senders, passed, marks, shut, put_back })
             }
             Object::Socket(socket) => {
-                let SocketState::Connected { connection, data, senders, marks, shut, .. } = &socket.state
+                let SocketState::Connected { connection, data, senders, passed, marks, shut, .. } =
+                    &socket.state
                 else {
                     return None;
                 };
@@ -366,7 +368,7 @@ impl ObjectBuilder {
                 };
                 let ends = self.connections.get(*connection)?;
                 let (number, shut) = (*connection, *shut);
-                Some(Flight { number, ends, data, senders, marks, shut, put_back })
+                Some(Flight { number, ends, data, senders, passed, marks, shut, put_back })
             }
             _ => None,
         }
@@ -507,9 +509,9 @@ mod tests {
         let (job, opener) = (Job::new(&record), Opener::of(&record));
         let mut object_builder = ObjectBuilder::new(&job, std::slice::from_ref(&opener)).unwrap();
         let mut make = |d: &Description| object_builder.make(&d.object, d.flags, 0, &opener).unwrap();
-        let made = table.descriptions.iter().map(&mut make).collect();
-        object_builder.fill(&job).unwrap();
-        made
+        let made: Vec<Option<OwnedFd>> = table.descriptions.iter().map(|d| Some(make(d))).collect();
+        object_builder.fill(&job, &made).unwrap();
+        made.into_iter().flatten().collect()
     }
 
     #[test]
@@ -543,6 +545,7 @@ mod tests {
             pair: 3,
             socket_type: libc::SOCK_SEQPACKET.cast_unsigned(),
             senders: Vec::new(),
+            passed: Vec::new(),
             data: data.iter().map(|d| Blob(d.to_vec())).collect(),
             send_buffer: 65536,
             receive_buffer: 65536,

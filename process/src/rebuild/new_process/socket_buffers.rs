@@ -7,7 +7,7 @@ use super::socket_addresses::PATIENCE;
 use crate::connection::{self, Local};
 use holdfast_sys::{fd, scm};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// SO_BUF_LOCK (asm-generic/socket.h).
@@ -18,11 +18,17 @@ const SO_BUF_LOCK: i32 = 72;
 ///
 /// # Errors
 /// ENOBUFS: it does not fit.
-pub fn refill((end, _): (&OwnedFd, &OwnedFd), data: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
-    let (mut rest, begun) = (data, Instant::now());
+pub fn refill(
+    (end, _): (&OwnedFd, &OwnedFd),
+    data: &[u8],
+    sender: Option<scm::Sender>,
+    passed: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let (mut rest, mut passed, begun) = (data, passed, Instant::now());
     while !rest.is_empty() {
-        match scm::send_as(end.as_fd(), rest, sender, &[]) {
-            Ok(sent) => rest = &rest[sent..],
+        match scm::send_along(end.as_fd(), rest, sender, &[], passed) {
+            // They come with the first byte.
+            Ok(sent) => (rest, passed) = (&rest[sent..], &[]),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
             Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
             Err(_) => {
@@ -34,11 +40,16 @@ pub fn refill((end, _): (&OwnedFd, &OwnedFd), data: &[u8], sender: Option<scm::S
     Ok(())
 }
 
-/// The same of TCP, which tells of no sender: the receiver gets the room.
+/// The same of TCP, which tells of no sender and takes nothing along: the receiver gets the room.
 ///
 /// # Errors
 /// ENOBUFS: it does not fit.
-pub fn fill((from, to): (&OwnedFd, &OwnedFd), data: &[u8], _: Option<scm::Sender>) -> io::Result<()> {
+pub fn fill(
+    (from, to): (&OwnedFd, &OwnedFd),
+    data: &[u8],
+    _: Option<scm::Sender>,
+    _: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     connection::fill(&Local::in_the_making(from), &Local::in_the_making(to), data)
 }
 

@@ -359,7 +359,7 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
 fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
     let (made, other) = apart(record)?;
     set_options(&made, &record.options);
-    data.iter().try_for_each(|piece| fill((&other, &made), &piece.0, None))?;
+    data.iter().try_for_each(|piece| fill((&other, &made), &piece.0, None, &[]))?;
     // It is closed first: nothing of it is left that another socket would have to wait for.
     drop(other);
     socket::shut_writing(made.as_fd())?;
@@ -434,6 +434,7 @@ mod tests {
             peer: Blob(socket::peer_address(stream.as_fd()).unwrap()),
             data: Vec::new(),
             senders: Vec::new(),
+            passed: Vec::new(),
             shut: false,
             ended: false,
             marks: Vec::new(),

@@ -8,7 +8,8 @@
 
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths;
-use holdfast_image::record::{Ownership, ProcessRecord, Pty};
+use holdfast_image::record::{Ownership, ProcessRecord, Pty, PtyLine};
+use holdfast_sys::terminal_data::{self, Line, Waiting};
 use holdfast_sys::{attributes, fd, objects, terminal};
 use std::fs::File;
 use std::io;
@@ -138,8 +139,9 @@ impl Ptys {
             // By the master: in /dev/pts the number may be another one's. And not opened, which the master would see.
             let slave = terminal::open_slave(master.as_fd(), libc::O_PATH.cast_unsigned());
             notes.extend(slave.ok().and_then(|slave| give(&File::from(slave), pty)));
-            if !pty.line.0.is_empty() {
-                terminal::begin_line(master.as_fd(), self.open_again(master)?.as_fd(), &pty.line.0)?;
+            let waiting = waiting(pty);
+            if waiting != Waiting::default() {
+                terminal_data::put(master.as_fd(), self.open_again(master)?.as_fd(), &waiting)?;
             }
             if pty.slave_closed {
                 drop(self.open_again(master)?);
@@ -158,7 +160,17 @@ impl Ptys {
     }
 
     fn open_again(&self, master: &OwnedFd) -> io::Result<OwnedFd> {
-        terminal::open_slave(master.as_fd(), READ_WRITE)
+        terminal::open_slave(master.as_fd(), READ_WRITE | libc::O_NONBLOCK.cast_unsigned())
+    }
+}
+
+/// What waited at its ends.
+fn waiting(pty: &Pty) -> Waiting {
+    let line = |line: &PtyLine| Line { data: line.data.0.clone(), end_of_file: line.end_of_file };
+    Waiting {
+        output: pty.output.0.clone(),
+        input: pty.input.iter().map(line).collect(),
+        begun: pty.line.0.clone(),
     }
 }
 

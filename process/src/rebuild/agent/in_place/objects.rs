@@ -57,6 +57,7 @@ fn of_job(now: &ProcessRecord, then: &ProcessRecord) -> Vec<Refusal> {
         now.processes().zip(then.processes()).any(|(is, was)| is.files.controlling != was.files.controlling),
         "its controlling terminal is another one",
     );
+    differs(is.queues != was.queues, "its message queues, or what waits in them, are not as they were");
     for file in &was.nameless {
         let same = is.nameless.iter().find(|other| other.inode == file.inode && other.kind == file.kind);
         let is_same = same.is_some_and(|other| {
@@ -105,9 +106,34 @@ fn descriptors(
             refuse(*fd, before, "it was closed since and is a duplicate of another descriptor now".into());
         } else if let Some(reason) = obstacle((is, is_one), (was, was_one)) {
             refuse(*fd, before, reason);
+        } else if !are_passed_alike((is, is_one), (was, was_one), forth, back) {
+            refuse(
+                *fd,
+                before,
+                "other descriptors are in messages in it, or they lead to what has changed".into(),
+            );
         }
     }
     found
+}
+
+/// Whether the descriptors in messages that wait are those that did: what leads nowhere else must be as it was.
+fn are_passed_alike(
+    (is, is_one): (&FileTable, &Description),
+    (was, was_one): (&FileTable, &Description),
+    forth: &mut BTreeMap<u32, u32>,
+    back: &mut BTreeMap<u32, u32>,
+) -> bool {
+    let (now, then): (Vec<u32>, Vec<u32>) =
+        (is_one.object.passed().collect(), was_one.object.passed().collect());
+    let mut pairs = now.iter().zip(&then);
+    now.len() == then.len()
+        && pairs.all(|(now, then)| {
+            let is_new = !forth.contains_key(now) && !back.contains_key(then);
+            let known = (*forth.entry(*now).or_insert(*then), *back.entry(*then).or_insert(*now));
+            let of = |table: &'_ FileTable, index: u32| table.descriptions.get(index as usize).cloned();
+            known == (*then, *now) && (!is_new || of(is, *now) == of(was, *then))
+        })
 }
 
 /// What an object is called in a refusal.
@@ -132,6 +158,7 @@ fn name(object: &Object) -> String {
         Object::SignalFd { .. } => "signalfd".into(),
         Object::Inotify { .. } => "inotify".into(),
         Object::PidFd { pid, .. } => format!("pidfd of process {pid}"),
+        Object::MessageQueue { .. } => "message queue".into(),
         Object::Own => "libholdfast".into(),
     }
 }
