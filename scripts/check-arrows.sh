@@ -6,14 +6,14 @@ cd "$(dirname "$0")/.."
 
 allowed() {
     case $1 in
-        abi) echo "" ;;
+        abi | filters) echo "" ;;
         image | sys) echo "abi" ;;
         cuda-hooks) echo "abi cuda-kernels" ;;
         pager) echo "image" ;;
-        process) echo "abi image sys" ;;
+        process) echo "abi filters image sys" ;;
         tiers) echo "image" ;;
         tiers/lab) echo "tiers" ;; # for tests alone: nothing that is shipped may use it
-        preload) echo "abi cuda-hooks image" ;;
+        preload) echo "abi cuda-hooks filters image" ;;
         cuda-hooks/kernels) echo "" ;;
         cuda-hooks/stand-in/ptx) echo "" ;; # likewise
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise

@@ -5,6 +5,8 @@ pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
 /// A secret of a job that root has started, 32 hexadecimal digits: it ties processes to the job that have other ids.
 /// libholdfast does not read it.
 pub const ENV_KEY: &str = "HOLDFAST_KEY";
+/// How many seccomp filters were over the program before it began: a container's. Absent: none.
+pub const ENV_FILTERS: &str = "HOLDFAST_FILTERS";
 /// Engine that the program was started for; only [`ENGINE_SLOTS`] means something to libholdfast.
 pub const ENV_ENGINE: &str = "HOLDFAST_ENGINE";
 /// Value of [`ENV_ENGINE`] that makes libholdfast ready for engine `slots` when it is loaded.

@@ -12,6 +12,7 @@
 //! | [`CudaArea`], [`CudaThread`], [`CudaObject`] | what CUDA hooks have seen, and their gate (docs/cuda-hooks.md) |
 //! | [`CudaData`], [`CudaBlock`], [`CudaFigure`] | device memory that libholdfast owns (docs/cuda.md) |
 //! | [`KeeperQuestion`], [`KeeperAnswer`] | what libholdfast asks of a keeper (docs/cuda.md) |
+//! | [`FilterNotes`] | seccomp filters of the program |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -35,6 +36,7 @@ macro_rules! offsets {
 mod cuda_area;
 mod cuda_data;
 pub mod environment;
+mod filter_notes;
 mod guard_area;
 mod guard_thread;
 pub mod inject;
@@ -46,6 +48,7 @@ mod watched_paths;
 
 pub use cuda_area::{CudaArea, CudaKind, CudaObject, CudaThread};
 pub use cuda_data::{CudaBlock, CudaData, CudaFigure};
+pub use filter_notes::{FilterNote, FilterNotes};
 pub use guard_area::{
     AgentWords, GuardArea, GuardRange, HandlerWords, LargeAllocation, LibraryWords, OwnPage,
 };

@@ -41,7 +41,14 @@ pub struct SharedPage {
     pub environ: u64,
     /// Library: address of what it has noted of watches ([`crate::WatchedPaths`]); 0: nothing yet.
     pub watched: u64,
-    reserved_0: [u64; 17],
+    /// Library: address of what it has noted of seccomp filters ([`crate::FilterNotes`]); 0: nothing yet.
+    pub filters: u64,
+    /// Library: number of calls that make keys (add_key(2), request_key(2), keyctl(2)).
+    pub keys: u64,
+    /// Library: 1: the process has no interval timer (setitimer(2), alarm(2)), as it was asked at its start, and has
+    /// made no call since that sets one.
+    pub no_timers: u64,
+    reserved_0: [u64; 14],
     /// Library: number of calls of `remap_file_pages`: as long as it is 0, no page of shared memory is without an
     /// address because of one.
     pub remapped: u64,
@@ -157,6 +164,9 @@ offsets! { SharedPage {
     LANDLOCK = landlock;
     ENVIRON = environ;
     WATCHED = watched;
+    FILTERS = filters;
+    KEYS = keys;
+    NO_TIMERS = no_timers;
     REMAPPED = remapped;
     AIO_CALLS = aio_calls;
     AIO_TABLE = aio_table;
@@ -269,6 +279,9 @@ mod tests {
             (SharedPage::CUDA_AREA, 584),
             (SharedPage::LANDLOCK, 592),
             (SharedPage::ENVIRON, 600),
+            (SharedPage::FILTERS, 616),
+            (SharedPage::KEYS, 624),
+            (SharedPage::NO_TIMERS, 632),
             (SharedPage::REMAPPED, 752),
             (SharedPage::AIO_CALLS, 760),
             (SharedPage::AIO_TABLE, 768),

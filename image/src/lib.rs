@@ -15,6 +15,7 @@
 //! * [`namespaces`], [`mounts`]: namespaces that programs have made, and what is mounted in one.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`objects`]: what an image says of memory that a program has put into the store itself.
+//! * [`confinement`]: what threads have forbidden themselves.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
 //! * [`size`]: numbers of bytes as users write them.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
@@ -27,6 +28,7 @@ pub mod address_space;
 pub mod aio;
 pub mod attributes;
 pub mod bytes;
+pub mod confinement;
 mod contents;
 pub mod control;
 pub mod credentials;
@@ -59,6 +61,7 @@ mod sysv_shm;
 mod terminals;
 #[doc(hidden)]
 pub mod testing;
+mod timers;
 pub mod units;
 mod unlinked;
 mod zombie;

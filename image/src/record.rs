@@ -8,6 +8,7 @@ use crate::address_space;
 use crate::aio::AioContext;
 use crate::attributes::{GuardRegion, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
+use crate::confinement::{self, Confinement, FilterRecord};
 use crate::credentials::Credentials;
 use crate::cuda::CudaRecord;
 pub use crate::files::*;
@@ -17,6 +18,7 @@ use crate::objects::ObjectRecord;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
 use crate::sysv_shm;
+pub use crate::timers::*;
 pub use crate::zombie::*;
 use crate::{Addr, PAGE_SIZE, attributes, contents};
 use holdfast_abi::inject;
@@ -88,6 +90,9 @@ pub struct ProcessRecord {
     /// Settings of the process that it tells itself.
     #[serde(default)]
     pub attributes: ProcessAttributes,
+    /// Seccomp filters that its threads are under.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<FilterRecord>,
     /// Its local descriptor table (modify_ldt(2)), as the processor has it.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub ldt: Blob,
@@ -238,6 +243,9 @@ pub struct ThreadRecord {
     /// Other settings.
     #[serde(default)]
     pub attributes: ThreadAttributes,
+    /// What it has forbidden itself.
+    #[serde(default, skip_serializing_if = "Confinement::is_none")]
+    pub confinement: Confinement,
 }
 
 /// `stack_t`.
@@ -260,15 +268,6 @@ pub struct Rseq {
     pub len: u32,
     /// Signature before abort handlers.
     pub signature: u32,
-}
-
-/// A relative timeout that must end when it would have ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TimedWait {
-    /// Number of the slot (`process::slots`) through which the thread continues.
-    pub slot: u32,
-    /// What was left at the cut, nanoseconds.
-    pub remaining_ns: u64,
 }
 
 /// Signal handling of a process.
@@ -301,36 +300,6 @@ pub struct SignalAction {
     pub restorer: u64,
     /// Blocked while it runs.
     pub mask: u64,
-}
-
-/// `struct itimerval`, in microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct IntervalTimer {
-    /// Period; 0: one-shot.
-    pub interval_us: u64,
-    /// Time left; 0: not armed.
-    pub value_us: u64,
-}
-
-/// A timer of `timer_create(2)`, from `/proc/PID/timers` and `timer_gettime(2)`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PosixTimer {
-    /// Its id; the same again at restart.
-    pub id: i32,
-    /// Clock.
-    pub clock: i32,
-    /// SIGEV_SIGNAL, SIGEV_NONE or SIGEV_THREAD_ID.
-    pub notify: i32,
-    /// Signal.
-    pub signal: i32,
-    /// sigev_value.
-    pub value: u64,
-    /// Thread that gets the signal, for SIGEV_THREAD_ID.
-    pub tid: i32,
-    /// Period, nanoseconds.
-    pub interval_ns: u64,
-    /// Time left, nanoseconds; 0: not armed.
-    pub value_ns: u64,
 }
 
 /// Process-wide flags.
@@ -541,6 +510,7 @@ impl ProcessRecord {
             return Err("the injection area is not valid".into());
         }
         self.check_threads()?;
+        confinement::check(&self.filters, self.threads.iter().map(|thread| thread.confinement))?;
         self.check_regions()?;
         attributes::check_guards(&self.guards)?;
         self.check_files(descriptions)

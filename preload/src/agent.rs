@@ -6,14 +6,16 @@
 //! must run as our user or as root, otherwise nothing is said to it. Fails by: `Err(Trouble)`; connecting and sending
 //! end after [`PATIENCE_MS`] at the latest.
 
+use crate::filters;
 use crate::message::Text;
 use crate::shared;
 use crate::sys::{self, Sys};
 use crate::{area, message};
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_long};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_abi::{KeeperAnswer, KeeperQuestion, SharedPage};
+use holdfast_filters::Call;
 
 /// How long connecting or sending may take, milliseconds.
 const PATIENCE_MS: i64 = 250;
@@ -23,6 +25,28 @@ const KEEPER_MS: i64 = 60_000;
 /// but one thread, which has none open when it goes on: the kernel would make a larger table of files for it, which a
 /// short-lived process has no other use for.
 const FD_FLOOR: c_int = 960;
+
+/// What a connection may call. Where a seccomp filter of the program's forbids one of them there is none: the agent
+/// does without (`process/src/job/adopt.rs`).
+const CALLS: [Call; 13] = [
+    call(libc::SYS_socket, libc::AF_UNIX as u64),
+    call(libc::SYS_fcntl, 0),
+    call(libc::SYS_setsockopt, 0),
+    call(libc::SYS_getsockopt, 0),
+    call(libc::SYS_geteuid, 0),
+    call(libc::SYS_openat, libc::AT_FDCWD as u64),
+    call(libc::SYS_connect, 0),
+    call(libc::SYS_prctl, libc::PR_SET_PTRACER as u64),
+    call(libc::SYS_userfaultfd, 0),
+    call(libc::SYS_sendmsg, 0),
+    call(libc::SYS_recvfrom, 0),
+    call(libc::SYS_close, 0),
+    call(libc::SYS_getpid, 0),
+];
+
+const fn call(number: c_long, first: u64) -> Call {
+    Call { number: number as u32, args: [first, 0, 0, 0, 0, 0], first_is_open: false }
+}
 
 /// Why the agent could not be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +122,9 @@ impl Connection {
 
     fn open_at(path: &CStr, claim: Claim, alone: bool) -> Result<Connection, Trouble> {
         let restarts = shared::from_agent(SharedPage::RESTARTS);
+        if !filters::allow(&CALLS) {
+            return Err(Trouble::Absent(libc::EPERM));
+        }
         let fd = sys::socket().map_err(Trouble::Absent)?;
         let fd = if alone { fd } else { sys::move_up(fd, FD_FLOOR) };
         let connection = Connection { fd, restarts, claim };

@@ -12,9 +12,9 @@
 #![allow(unsafe_code)]
 
 use crate::shared;
-use crate::{host, sys};
-use core::ffi::{c_int, c_long, c_ulong};
-use core::sync::atomic::Ordering::SeqCst;
+use crate::{filters, host, sys};
+use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use holdfast_abi::SharedPage;
 
 /// Makes a call of [`by_number`]'s list; `None`: it is not in there.
@@ -24,15 +24,19 @@ use holdfast_abi::SharedPage;
 pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     // SAFETY: the caller's promise.
     let call = || unsafe { sys::raw(number, args) };
+    // SAFETY: the caller's promise.
+    if let Some(result) = unsafe { filters::by_number(number, args) } {
+        return Some(result);
+    }
     match number {
         libc::SYS_prctl if !is_remembered(args[0]) => Some(call()),
-        libc::SYS_prctl
-        | libc::SYS_set_mempolicy
-        | libc::SYS_personality
-        | libc::SYS_arch_prctl
-        | libc::SYS_add_key
-        | libc::SYS_request_key
-        | libc::SYS_keyctl => Some(counted(SharedPage::FACT_GENERATION, call)),
+        libc::SYS_prctl | libc::SYS_set_mempolicy | libc::SYS_personality | libc::SYS_arch_prctl => {
+            Some(counted(SharedPage::FACT_GENERATION, call))
+        }
+        libc::SYS_add_key | libc::SYS_request_key | libc::SYS_keyctl => {
+            shared::word(SharedPage::KEYS).fetch_add(1, SeqCst);
+            Some(counted(SharedPage::FACT_GENERATION, call))
+        }
         libc::SYS_mbind => Some(counted(SharedPage::BOUND, call)),
         libc::SYS_mlockall => Some(locking(args[0], call)),
         libc::SYS_munlockall => Some(locking(0, call)),
@@ -87,9 +91,65 @@ fn confining(ruleset: usize, call: impl FnOnce() -> isize) -> isize {
     result
 }
 
-/// In a child made by fork: locks are not inherited (man mlockall(2)).
+/// In a child made by fork: locks and interval timers are not inherited (man mlockall(2), setitimer(2)).
 pub fn forked() {
     shared::clear(shared::word(SharedPage::LOCK_FUTURE));
+    if shared::word(SharedPage::NO_TIMERS).load(Relaxed) != 1 {
+        shared::word(SharedPage::NO_TIMERS).store(1, Relaxed);
+    }
+}
+
+/// `struct itimerval`.
+type Timer = [u64; 4];
+
+/// When the library is loaded: a program that was executed has the interval timers of the one before it.
+pub fn start() {
+    let is_set = |which: usize| {
+        let mut timer: Timer = [0; 4];
+        let args = [which, timer.as_mut_ptr().expose_provenance(), 0, 0, 0, 0];
+        // SAFETY: the kernel writes a `struct itimerval`.
+        let result = unsafe { sys::raw(libc::SYS_getitimer, args) };
+        result != 0 || timer[2] != 0 || timer[3] != 0
+    };
+    if !(0..3).any(is_set) {
+        shared::word(SharedPage::NO_TIMERS).store(1, Relaxed);
+    }
+}
+
+/// Makes a call that may set an interval timer.
+fn timing(call: impl FnOnce() -> isize) -> isize {
+    shared::clear(shared::word(SharedPage::NO_TIMERS));
+    call()
+}
+
+/// `setitimer(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setitimer(which: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+    let args = [which as usize, new.addr(), old.addr(), 0, 0, 0];
+    // SAFETY: the caller's promise.
+    host::from_kernel(timing(|| unsafe { sys::raw(libc::SYS_setitimer, args) })) as c_int
+}
+
+/// `alarm(2)`, which cannot fail.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn alarm(seconds: c_uint) -> c_uint {
+    // SAFETY: takes a number.
+    timing(|| unsafe { sys::raw(libc::SYS_alarm, [seconds as usize, 0, 0, 0, 0, 0]) }) as c_uint
+}
+
+/// `ualarm(3)`: in microseconds, by setitimer(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn ualarm(value: c_uint, interval: c_uint) -> c_uint {
+    let parts = |micros: c_uint| [u64::from(micros / 1_000_000), u64::from(micros % 1_000_000)];
+    let ([a, b], [c, d]) = (parts(interval), parts(value));
+    let (new, mut old): (Timer, Timer) = ([a, b, c, d], [0; 4]);
+    let args = [0, new.as_ptr().expose_provenance(), old.as_mut_ptr().expose_provenance(), 0, 0, 0];
+    // SAFETY: both are a `struct itimerval`.
+    let result = timing(|| unsafe { sys::raw(libc::SYS_setitimer, args) });
+    if host::from_kernel(result) < 0 { c_uint::MAX } else { (old[2] * 1_000_000 + old[3]) as c_uint }
 }
 
 /// `personality(2)`.

@@ -117,6 +117,15 @@ pub fn variable(name: &str) -> Option<&'static CStr> {
     found
 }
 
+/// The number that a variable has; 0 without one.
+pub fn number(name: &str) -> u64 {
+    let digits = variable(name).map_or(&b""[..], CStr::to_bytes);
+    digits
+        .iter()
+        .filter(|byte| byte.is_ascii_digit())
+        .fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+}
+
 /// Whether `fits` is true of any string of the environment.
 pub fn environment_has(fits: impl Fn(&[u8]) -> bool) -> bool {
     let mut found = false;

@@ -24,6 +24,7 @@
 //! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`io_uring`] | io_uring, absent; Linux AIO, if that is asked for |
+//! | [`filters`] | seccomp filters of the program: noted, and asked before calls of our own |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
@@ -43,6 +44,7 @@ mod bootstrap;
 mod cuda;
 mod dlopen;
 mod dlsym;
+mod filters;
 mod fork;
 mod guard;
 mod host;

@@ -14,12 +14,12 @@
 use crate::message::Text;
 use crate::shared;
 use crate::{
-    agent, aio, area, attributes, cuda, fork, guard, host, ids, io_uring, launch, sys, trigger, undo,
+    agent, aio, area, attributes, cuda, filters, fork, guard, host, ids, io_uring, launch, sys, trigger, undo,
 };
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
-use holdfast_abi::environment::{ENV_DEBUG, ENV_SOCKET};
+use holdfast_abi::environment::{ENV_DEBUG, ENV_FILTERS, ENV_SOCKET};
 use holdfast_abi::registration::{EVENT_FORK, EVENT_LOAD, EVENT_SETSID};
 
 /// Makes the loader call [`load`], before constructors without a priority of their own.
@@ -59,14 +59,15 @@ extern "C" fn load() {
 /// Finds the agent, or starts it, and registers with it. What went on, in words for the debug line, and the number of
 /// the error, or 0.
 fn attach() -> (&'static str, c_int) {
-    let socket = match host::variable(ENV_SOCKET) {
-        Some(path) => path,
-        None if launch::wanted() => match launch::start() {
-            Some(path) => path,
-            None => return ("the agent could not be started", 0),
-        },
-        None => return ("no agent asked for", 0),
-    };
+    let socket = host::variable(ENV_SOCKET);
+    if socket.is_none() && !launch::wanted() {
+        return ("no agent asked for", 0);
+    }
+    // From here on it makes calls that the program would not have made.
+    if filters::are_unknown(host::number(ENV_FILTERS)) {
+        return ("the program is under seccomp filters that are not known", 0);
+    }
+    let Some(socket) = socket.or_else(launch::start) else { return ("the agent could not be started", 0) };
     if !shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, socket.to_bytes()) {
         return ("HOLDFAST_SOCKET is longer than 511 bytes", 0);
     }
@@ -88,6 +89,7 @@ fn attach() -> (&'static str, c_int) {
     guard::start();
     aio::start();
     io_uring::start();
+    attributes::start();
     trigger::install();
     ("the agent knows this process", 0)
 }

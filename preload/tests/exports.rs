@@ -20,7 +20,7 @@ fn only_the_intended_names_are_exported() {
         holdfast_malloc_protected
         holdfast_restarted holdfast_restore_protected
         __register_atfork daemon dlopen dlsym dlvsym setsid sigaltstack madvise mremap prctl personality mlockall
-        munlockall
+        munlockall alarm setitimer ualarm pthread_create
         io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem io_uring_setup io_uring_get_probe
         io_setup io_submit io_destroy inotify_add_watch remap_file_pages
         shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl

@@ -245,7 +245,7 @@ fn look_at<'a>(
     let live = *live;
     let tids: Vec<i32> = threads.iter().map(|(tid, _)| *tid).collect();
     let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
-    found.extend(refuse::confined(pid, &tids, &of_job));
+    found.extend(refuse::confined(pid, &tids, area, &of_job).refusals);
     found.extend(refuse::shared_with_parent(pid, status));
     found.extend(traced(pid, &threads));
     found.extend(main_thread(pid, &threads));

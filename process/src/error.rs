@@ -1,7 +1,8 @@
 //! Errors of stopping and injecting. The policy: whatever fails, the program is put back and resumed first; the error
 //! then says what failed, on what, and whether to try again.
 
-use holdfast_image::refusal::Refusal;
+use crate::inject::call_names;
+use holdfast_image::refusal::{Refusal, Subject};
 use std::io;
 use thiserror::Error;
 
@@ -22,6 +23,20 @@ pub enum TraceError {
     Stuck {
         /// Its id.
         tid: i32,
+    },
+    /// A seccomp filter of the program's own forbids a call of ours: none was made.
+    #[error(
+        "its seccomp filter {filter} forbids {}, which a checkpoint needs: only root, outside of containers, can \
+         checkpoint it",
+        call_names::name(*call)
+    )]
+    Forbidden {
+        /// Its id as it knows it.
+        tid: i32,
+        /// The number of the call.
+        call: u32,
+        /// Which of its filters, counted from 1.
+        filter: usize,
     },
     /// Something else interrupted and continued its call before.
     #[error(
@@ -79,6 +94,9 @@ impl From<TraceError> for CutError {
         match error {
             TraceError::UnknownCall { .. } | TraceError::Died { .. } => CutError::Busy { what },
             TraceError::Io(error) => error.into(),
+            TraceError::Forbidden { tid, .. } => {
+                CutError::Refused(vec![Refusal { subject: Subject::Thread { tid }, reason: what }])
+            }
             TraceError::Stuck { .. } => CutError::Failed { what },
         }
     }

@@ -4,7 +4,7 @@
 //! they must call the same. Mappings and open files have their refusals where they are understood (`capture`). Nothing
 //! here fails: what has ended meanwhile is no reason to refuse.
 
-use crate::capture::{namespaces, root};
+use crate::capture::{filter_counts, namespaces, root};
 use crate::error::CutError;
 use crate::namespaces::{MADE_ANEW, Namespaces};
 use crate::thread_pool;
@@ -78,7 +78,8 @@ pub fn process(pid: i32, reason: impl fmt::Display) -> Refusal {
     Refusal { subject: Subject::Process { pid, comm: name_of(pid) }, reason: reason.to_string() }
 }
 
-fn thread(tid: i32, reason: impl fmt::Display) -> Refusal {
+/// Refuses a thread, by its id as it knows it.
+pub fn thread(tid: i32, reason: impl fmt::Display) -> Refusal {
     Refusal { subject: Subject::Thread { tid }, reason: reason.to_string() }
 }
 
@@ -93,29 +94,30 @@ struct Confinement {
     tid: i32,
     /// The id as the thread knows it.
     inner: i32,
-    /// In its own words.
-    seccomp: Option<&'static str>,
+    /// Why calls of ours cannot be made in it.
+    seccomp: Option<String>,
+    /// It is under filters of its own.
+    is_filtered: bool,
     namespaces: Namespaces,
 }
 
 impl Confinement {
-    fn of(pid: i32, tid: i32) -> Option<Confinement> {
+    fn of(pid: i32, tid: i32, area: Option<&InjectArea>) -> Option<Confinement> {
         let status = Status::read(pid, tid).ok().filter(|status| !status.has_ended())?;
-        // linux/seccomp.h: 1 SECCOMP_MODE_STRICT, 2 SECCOMP_MODE_FILTER.
-        let seccomp = match status.number("Seccomp") {
-            None | Some(0) => None,
-            Some(1) => Some("it runs in seccomp's strict mode, which is not supported yet"),
-            Some(_) if filters(&status).is_none_or(|own| own != of_the_host()) => {
-                Some("it runs under a seccomp filter of its own, which is not supported yet")
+        let seccomp = match filter_counts::unseen(pid, &status, area) {
+            Some(why) => Some(why),
+            // A call of ours could end it.
+            None if status.number("Seccomp") == Some(2)
+                && filter_counts::of_the_host() > 0
+                && host_ends_processes() =>
+            {
+                Some(HOST_ENDS.into())
             }
-            Some(_) if seccomp_ends_processes() => Some(
-                "the seccomp filter of its host ends a process at a call that it does not allow, where that of a \
-                 container lets the call fail (systemd: SystemCallErrorNumber=EPERM)",
-            ),
-            Some(_) => None,
+            None => None,
         };
+        let is_filtered = filter_counts::is_confined(&status);
         let inner = status.innermost("NSpid").unwrap_or(tid);
-        Some(Confinement { pid, tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
+        Some(Confinement { pid, tid, inner, seccomp, is_filtered, namespaces: Namespaces::of(pid, tid) })
     }
 
     /// `process`: the first thread of its process, if it is another one.
@@ -138,29 +140,18 @@ impl Confinement {
         });
         // In another mount namespace it is another one by nature.
         let root = if differing.is_empty() { root::of(self.pid, job).err() } else { None };
-        self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(others).chain(root).collect()
+        self.seccomp.clone().into_iter().chain(namespaces).chain(others).chain(root).collect()
     }
 }
 
-/// How many seccomp filters a thread is under (Linux 5.9, fs/proc/array.c, task_seccomp).
-fn filters(status: &Status) -> Option<i64> {
-    status.number("Seccomp_filters")
-}
-
-/// How many the host (a container) has put over the agent. Filters are inherited and cannot be taken away, and the
-/// agent comes from where the program comes from: a thread with as many has these very filters. They are neither saved
-/// nor made again: the restarted program is under those of its new host.
-fn of_the_host() -> i64 {
-    static COUNT: OnceLock<i64> = OnceLock::new();
-    let own = attributes::own_pid();
-    *COUNT.get_or_init(|| Status::read(own, own).ok().as_ref().and_then(filters).unwrap_or(0))
-}
-
-/// Whether a call of ours in the program could end it.
-fn seccomp_ends_processes() -> bool {
+/// Whether the filter of the host ends a process.
+fn host_ends_processes() -> bool {
     static ENDS: OnceLock<bool> = OnceLock::new();
     *ENDS.get_or_init(seccomp::ends_processes)
 }
+
+const HOST_ENDS: &str = "the seccomp filter of its host ends a process at a call that it does not allow, where that of \
+                         a container lets the call fail (systemd: SystemCallErrorNumber=EPERM)";
 
 /// /proc does not tell a file of such a name from a deleted one, and what is mapped of it is known by its name alone.
 pub const CALLED_DELETED: &str =
@@ -175,19 +166,33 @@ pub fn is_only_called_deleted(shown: &[u8], (device, inode): (Option<u64>, u64))
 }
 
 /// A process, or threads of it (`tids`), under a seccomp filter, in other namespaces than its job, or with a root
-/// directory that no restart could find. What the first thread has is told of the process, once.
-pub fn confined(pid: i32, tids: &[i32], job: &Namespaces) -> Vec<Refusal> {
-    let look = |&tid: &i32| Confinement::of(pid, tid);
+/// directory that no restart could find. What the first thread has is told of the process, once. `area`: of the
+/// process, if it has told of one.
+pub fn confined(pid: i32, tids: &[i32], area: Option<&InjectArea>, job: &Namespaces) -> Confined {
+    let look = |&tid: &i32| Confinement::of(pid, tid, area);
     let all: Vec<Confinement> =
         thread_pool::map(tids, thread_pool::workers(), look).into_iter().flatten().collect();
-    let Some(first) = all.iter().find(|one| one.tid == pid).or(all.first()) else { return Vec::new() };
+    let is_filtered = all.iter().any(|one| one.is_filtered);
+    let Some(first) = all.iter().find(|one| one.tid == pid).or(all.first()) else {
+        return Confined::default();
+    };
     let of_process = first.reasons(job, None);
     let of_threads = all.iter().flat_map(|one| {
         let own = one.reasons(job, Some(first)).into_iter().filter(|reason| !of_process.contains(reason));
         own.map(|reason| thread(one.inner, reason)).collect::<Vec<_>>()
     });
     let of_threads: Vec<Refusal> = of_threads.collect();
-    of_process.iter().map(|reason| process(pid, reason)).chain(of_threads).collect()
+    let refusals = of_process.iter().map(|reason| process(pid, reason)).chain(of_threads).collect();
+    Confined { refusals, is_filtered }
+}
+
+/// What [`confined`] finds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Confined {
+    /// What cannot be restored.
+    pub refusals: Vec<Refusal>,
+    /// A thread is under seccomp filters of the program's own.
+    pub is_filtered: bool,
 }
 
 /// The thread that traces the one with this status, if any.
@@ -435,15 +440,16 @@ mod tests {
     fn what_is_as_its_job_is_not_refused() {
         let own = std::process::id().cast_signed();
         let tids = holdfast_sys::procfs::tasks(own).unwrap();
-        assert_eq!(confined(own, &tids, &Namespaces::own()), []);
-        assert_eq!(confined(own, &tids, &Namespaces::default()), [], "nothing is known of the job");
+        assert_eq!(confined(own, &tids, None, &Namespaces::own()), Confined::default());
+        let nothing = confined(own, &tids, None, &Namespaces::default());
+        assert_eq!(nothing, Confined::default(), "nothing is known of the job");
         let status = |pid| Status::read(pid, pid).unwrap();
         assert_eq!(shared_with_parent(own, &status(own)), []);
         let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let alike = (confined(pid, &[pid], &Namespaces::own()), shared_with_parent(pid, &status(pid)));
+        let alike = (confined(pid, &[pid], None, &Namespaces::own()), shared_with_parent(pid, &status(pid)));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(alike, (Vec::new(), Vec::new()));
+        assert_eq!(alike, (Confined::default(), Vec::new()));
     }
 }

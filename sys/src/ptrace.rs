@@ -283,6 +283,38 @@ pub fn user_dispatch(tid: i32) -> io::Result<bool> {
     Ok(config[0] != 0)
 }
 
+const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+const PTRACE_SECCOMP_GET_METADATA: libc::c_uint = 0x420d;
+/// Option: the tracee's seccomp filters and strict mode are not in force (include/uapi/linux/ptrace.h). Goes with the
+/// tracer. For who has CAP_SYS_ADMIN and is under no filter (kernel/ptrace.c, check_ptrace_options).
+pub const SUSPEND_SECCOMP: i32 = 1 << 21;
+
+/// The program of a seccomp filter of a thread, counted from the oldest; `None`: it has not so many.
+///
+/// # Errors
+/// EACCES: we lack CAP_SYS_ADMIN, or are under a filter; EMEDIUMTYPE: the kernel has not kept it.
+pub fn filter(tid: i32, number: u64) -> io::Result<Option<Vec<[u8; 8]>>> {
+    let len = match request(PTRACE_SECCOMP_GET_FILTER, tid, number, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        len => usize::try_from(len?).unwrap_or(0),
+    };
+    let mut program = vec![[0_u8; 8]; len];
+    // The filters of a stopped thread stay, but for another thread that has it take over its own (kernel/seccomp.c,
+    // seccomp_sync_threads): the caller has stopped them all.
+    request(PTRACE_SECCOMP_GET_FILTER, tid, number, program.as_mut_ptr().expose_provenance() as u64)?;
+    Ok(Some(program))
+}
+
+/// Flags of such a filter that the kernel tells: SECCOMP_FILTER_FLAG_LOG.
+///
+/// # Errors
+/// As [`filter`].
+pub fn filter_flags(tid: i32, number: u64) -> io::Result<u64> {
+    let mut metadata = [number, 0_u64];
+    request(PTRACE_SECCOMP_GET_METADATA, tid, 16, (&raw mut metadata) as u64)?;
+    Ok(metadata[1])
+}
+
 /// Head and length of the robust futex list (get_robust_list(2)).
 ///
 /// # Errors

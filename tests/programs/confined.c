@@ -1,8 +1,7 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
  * KIND: a namespace (cgroup, pid, time; socket_file, socket, nested: what is in one), landlock, thread_uts,
- * thread_filter, thread_strict, child_landlock, child_files, child_folder */
+ * thread_strict, child_landlock, child_files, child_folder */
 #include "apart.h"
-#include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -88,17 +87,9 @@ static void own_uts(void)
     if (unshare(CLONE_NEWUTS) != 0) not_here("unshare");
 }
 
-static void filter(void)
-{
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {1, &allow};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
 static void strict(void) { CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0); }
 
 static void thread_uts(void) { in_thread(own_uts); }
-static void thread_filter(void) { in_thread(filter); }
 static void thread_strict(void) { in_thread(strict); }
 
 /* --- a child --- */
@@ -143,7 +134,7 @@ static void child_folder(void) { in_child(NULL, CLONE_FS); }
 static const struct kind kinds[] = {
     {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
     {"socket_file", socket_file, NULL}, {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL},
-    {"thread_filter", thread_filter, NULL}, {"thread_strict", thread_strict, NULL},
+    {"thread_strict", thread_strict, NULL},
     {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
     {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
 

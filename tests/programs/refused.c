@@ -5,9 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
-#include <linux/filter.h>
 #include <linux/io_uring.h>
-#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -160,14 +158,6 @@ static void large_file(size_t len)
 }
 
 /* A filter that allows everything is one all the same. */
-static void filter(void)
-{
-    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {1, &allow};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
 /* System V shared memory, which somebody else is to have too; never removed here. */
 static void attach(key_t key)
 {
@@ -208,7 +198,6 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "hidden") == 0) hide();
     if (strcmp(kind, "memfd") == 0) large_memfd();
     if (strcmp(kind, "pty") == 0) unread_terminal();
-    if (strcmp(kind, "seccomp") == 0) filter();
     if (strcmp(kind, "namespace") == 0) foreign_namespace();
     if (strcmp(kind, "large") == 0) large_file((size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();

@@ -265,7 +265,8 @@ pub const TOLD: &[(&[&str], Told)] = &[
         ],
         Recorded,
     ),
-    (&["Seccomp*", "TracerPid"], Refused),
+    (&["Seccomp*"], Recorded),
+    (&["TracerPid"], Refused),
     (
         &["Ngid", "FDSize", "Kthread", "SigQ", "CoreDumping", "untag_mask", "x86_Thread_features*", "VmPin"],
         Fact,
@@ -297,7 +298,8 @@ pub const TOLD: &[(&[&str], Told)] = &[
         ],
         Recorded,
     ),
-    (&["PR_GET_SECCOMP", "PR_GET_SHADOW_STACK_STATUS"], Refused),
+    (&["PR_GET_SECCOMP"], Recorded),
+    (&["PR_GET_SHADOW_STACK_STATUS"], Refused),
     (
         &[
             "PR_GET_ENDIAN",

@@ -78,7 +78,12 @@ macro_rules! refused {
                 refused "process" "needs RLIMIT_NOFILE" "hard limit is 300" "ulimit -Hn", only Ordinary;
             namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open",
                 refused "fd 9" "uts:[" "not its own", only Root;
-            seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
+            seccomp_filter_before_exec: "filters" "executed" "60" =>
+                "A program that was executed under a seccomp filter of the job's own",
+                refused "seccomp filters of its own" "before it has executed its program", only Ordinary;
+            seccomp_filter_that_forbids_calls: "filters" "narrow" "60" =>
+                "A seccomp filter that forbids what a checkpoint calls",
+                refused "thread" "its seccomp filter 1 forbids sigaltstack", only Ordinary;
             socket_in_a_mount_namespace: "confined" "socket_file" "45" =>
                 "A socket in a file system that only a mount namespace of its own has",
                 refused "process" "a socket at" "in its mount namespace alone";
@@ -109,11 +114,9 @@ macro_rules! refused {
                 refused "thread" "Landlock domain";
             code_of_32_bits: "held" "narrow_code" "60" => "A thread in 32-bit code of a 64-bit program",
                 refused "thread" "32-bit or 16-bit code" "try again";
-            seccomp_filter_of_a_thread: "confined" "thread_filter" "45" => "A seccomp filter of one thread",
-                refused "thread" "seccomp filter";
             seccomp_strict_mode_of_a_thread: "confined" "thread_strict" "45" =>
                 "Seccomp's strict mode, of one thread",
-                refused "thread" "seccomp's strict mode";
+                refused "thread" "seccomp's strict mode", only Ordinary;
             descriptors_of_two_processes: "confined" "child_files" "60" =>
                 "Descriptors shared with a child (clone CLONE_FILES)",
                 refused "process" "shares its descriptors" "CLONE_FILES";

@@ -475,6 +475,17 @@ macro_rules! suite {
                 apart_same: "apart" "same" => "The same, as who it was";
                 #[short] apart_all: "apart" "all" => "All four of them";
                 #[short] apart_threads: "apart" "threads" => "Threads in a user namespace of their own";
+                #[short] filters_all: "filters" "all" "25" =>
+                    "Seccomp filters, one over the other, of all threads (SECCOMP_FILTER_FLAG_TSYNC)";
+                #[short] filters_threads: "filters" "threads" "25" => "Threads with seccomp filters of their own";
+                #[short] filters_forked: "filters" "forked" "25" => "A child with a seccomp filter more";
+                filters_executed: "filters" "executed" "25" => "A program that was executed under a seccomp filter",
+                    root "only root is told of it";
+                #[short] filters_narrow: "filters" "narrow" "25" =>
+                    "A seccomp filter that ends the program at all calls but four",
+                    root "no call of a checkpoint is allowed";
+                filters_strict: "filters" "strict" "25" => "A thread in seccomp's strict mode",
+                    root "no call of a checkpoint is allowed";
                 #[short] apart_child: "apart" "child" => "A child in namespaces of its own";
                 mounted_copy: "mounted" "copy" =>
                     "A mount namespace of its own, with file systems that are nowhere else";

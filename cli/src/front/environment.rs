@@ -6,8 +6,8 @@ use crate::entries::{c_string, is_of, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{AioChoice, Allocator, CudaChoice, EngineChoice, IoUringChoice, Settings};
 use holdfast_abi::environment::{
-    AIO_OFF, CUDA_OFF, ENGINE_SLOTS, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP, ENV_ENGINE, ENV_IO_URING, ENV_KEY,
-    ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
+    AIO_OFF, CUDA_OFF, ENGINE_SLOTS, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP, ENV_ENGINE, ENV_FILTERS, ENV_IO_URING,
+    ENV_KEY, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
 };
 use holdfast_sys::unix_socket;
 use std::ffi::{CString, OsStr, OsString};
@@ -62,6 +62,10 @@ pub fn for_program(
     if let Some(key) = key()? {
         own.push((ENV_KEY.into(), key.into()));
     }
+    let filters = holdfast_process::filters_of_the_host();
+    if filters > 0 {
+        own.push((ENV_FILTERS.into(), filters.to_string().into()));
+    }
     let malloc = match settings.malloc {
         Allocator::Jemalloc => MALLOC_JEMALLOC,
         Allocator::System => MALLOC_SYSTEM,
@@ -91,8 +95,17 @@ pub fn for_program(
     let mut entries = own_environment()?;
     entries.retain(|entry| {
         let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
-        let unset =
-            [ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE, ENV_KEY, ENV_IO_URING, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP];
+        let unset = [
+            ENV_SIGNAL,
+            ENV_ON_STOP,
+            ENV_ENGINE,
+            ENV_KEY,
+            ENV_FILTERS,
+            ENV_IO_URING,
+            ENV_AIO,
+            ENV_CUDA,
+            ENV_CUDA_SKIP,
+        ];
         !unset.iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });

@@ -485,6 +485,7 @@ fn record(
         inject: target.area,
         flags: scenery.flags,
         attributes: seen.process.attributes,
+        filters: seen.filters,
         ldt: seen.ldt,
         aio: seen.aio,
         rights: credentials::of(status, seen.namespaces.iter().any(Made::is_user)),

@@ -11,7 +11,7 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::mounts::{self, Insides, Place, View};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
-use crate::capture::{aio, attributes, landlock, ldt, made_namespaces, protection_keys, root};
+use crate::capture::{aio, attributes, filters, landlock, ldt, made_namespaces, protection_keys, root};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
@@ -27,6 +27,7 @@ use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
 use holdfast_image::aio::AioContext;
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::confinement::FilterRecord;
 use holdfast_image::record::{InjectArea, Inside, PosixTimer, RootFolder};
 use holdfast_sys::clock;
 use holdfast_sys::procfs;
@@ -40,6 +41,7 @@ pub struct Asked {
     mapped: Vec<Mapped>,
     insides: Insides,
     mapping_flags: Option<Flags>,
+    filters: Vec<FilterRecord>,
     aio: Vec<AioContext>,
     facts: Vec<ThreadFacts>,
     host: LiveThread,
@@ -77,6 +79,8 @@ pub fn ask(
         return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));
     }
     refuse::unless_empty(refuse::dispatched(&ids(&held.threads)))?;
+    let filters =
+        filters::settle(target.pid, &mut held.threads, &target.area, &repaired.status, before.is_filtered)?;
     let (facts, host) = ask_threads(target, before.outsider, kept, held, &repaired)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
@@ -85,7 +89,7 @@ pub fn ask(
     let question = Question::new(&target.area, handled, is_first && before.nested, before.outsider);
     question.ask(&host, &target.area)?;
     held.under_way = Some(target.area);
-    Ok(Asked { repaired, mapped, insides, mapping_flags, aio, facts, host, question })
+    Ok(Asked { repaired, mapped, insides, mapping_flags, aio, filters, facts, host, question })
 }
 
 /// Reads everything but open files and memory, and what needs no tracing.
@@ -101,7 +105,7 @@ pub fn look(
 ) -> Result<Seen, CutError> {
     let StoppedProcess { target, before, held, .. } = process;
     let (pid, area) = (target.pid, &target.area);
-    let Asked { repaired, mapped, insides, mapping_flags, aio, mut facts, host, question } = asked;
+    let Asked { repaired, mapped, insides, mapping_flags, aio, filters, mut facts, host, question } = asked;
     let Repaired { live, status, inner_pid, mut shared_pending, memory, .. } = repaired;
     let mut tries = 0;
     let (mut process, timers) = loop {
@@ -142,6 +146,7 @@ pub fn look(
         shared_pending,
         policies,
         process,
+        filters,
         ldt,
         aio,
         status,

@@ -7,8 +7,8 @@
 //! * [`root`]: the root directory. * [`namespaces`]: those that it has made.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
-//! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments. * [`aio`]: contexts of Linux AIO.
-//! * [`protection_keys`]: those that it has allocated.
+//! * [`landlock`], [`filters`], [`filter_counts`]: what threads have forbidden themselves. * [`ldt`]: its segments.
+//! * [`aio`]: contexts of Linux AIO. * [`protection_keys`]: those that it has allocated.
 //! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
 //!   [`closed_files`]: those that no process has open.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
@@ -26,6 +26,8 @@ pub mod contents;
 pub mod credentials;
 pub mod cwd;
 pub mod files;
+pub mod filter_counts;
+pub mod filters;
 mod folders;
 pub mod hardlinks;
 pub mod identity;

@@ -70,13 +70,15 @@ impl ThreadFacts {
             alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
         }
         let (own, others) = results.split_at(5.min(results.len()));
+        let mut attributes = attributes::of_thread(others, &bytes[48..]);
+        attributes.personality = thread.permission.personality().unwrap_or(attributes.personality);
         ThreadFacts {
             alt_stack,
             clear_tid: word(32),
             timer_slack_ns: own.get(2).and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0),
             has_keys: attributes::has_keys(own.get(3)),
             is_confined: landlock::is_confined(own.get(4)),
-            attributes: attributes::of_thread(others, &bytes[48..]),
+            attributes,
             fs_base: thread.regs.fs_base,
         }
     }
@@ -262,9 +264,16 @@ impl Question {
         let mut bytes = vec![0_u8; IDS + last_pid::LEN];
         procmem::read(host.thread.tid, buffer, &mut bytes)?;
         let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
-        let timer = |which: usize| IntervalTimer {
-            interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
-            value_us: word(which * 32 + 16).saturating_mul(1_000_000).saturating_add(word(which * 32 + 24)),
+        // Of a call that was left out, as there are none (`inject::permission`), nothing is written.
+        let is_told = |which: usize| results.get(1 + which) == Some(&0);
+        let timer = |which: usize| match is_told(which) {
+            false => IntervalTimer::default(),
+            true => IntervalTimer {
+                interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
+                value_us: word(which * 32 + 16)
+                    .saturating_mul(1_000_000)
+                    .saturating_add(word(which * 32 + 24)),
+            },
         };
         let actions = self.signals.iter().enumerate().map(|(index, &signal)| {
             let at = ACTIONS + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
@@ -431,5 +440,6 @@ pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> Th
             turn_ns: scheduling.turn_ns,
             ..facts.attributes.clone()
         },
+        confinement: thread.confinement,
     }
 }

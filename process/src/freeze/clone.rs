@@ -12,6 +12,7 @@ use crate::inject::born::Born;
 use crate::inject::live_thread::{FRAME, LiveThread};
 use crate::inject::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
+use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::ptrace::{self, Registers, Wait};
@@ -27,6 +28,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 const PATIENCE: Patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
 /// The signal that tells that a table was worked through.
 const MARKER: i32 = libc::SIGURG;
+/// All descriptors, of a table of its own: CLOSE_RANGE_UNSHARE (close_range(2)).
+const CLOSE_ALL: [u64; 3] = [0, u32::MAX as u64, 2];
 /// Ranges that can be kept out of a copy: two rows each in one table.
 pub const KEEP_OUT_MAX: usize = 400;
 /// Ranges released per batch.
@@ -53,7 +56,8 @@ pub struct Copy {
 /// # Errors
 /// The kernel refused a clone (EAGAIN: process limit; ENOMEM; EPERM: seccomp), or a thread died. Nothing is left over.
 pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Result<Copy, TraceError> {
-    ptrace::set_options(host.thread.tid, TRACE_CLONE)?;
+    allow(host)?;
+    ptrace::set_options(host.thread.tid, host.permission.options(TRACE_CLONE))?;
     let flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     let wall = u64::from(libc::__WALL.cast_unsigned());
     let keep_out = keep_out.get(..KEEP_OUT_MAX).unwrap_or(keep_out);
@@ -90,6 +94,28 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
     let regs = ptrace::registers(pid)?;
     Ok(Copy { pid, inner, area: *area, regs, is_stuck: AtomicBool::new(false), _born: born })
+}
+
+/// Whether filters over the thread, which are over its children, too, allow all that is called on the way. What is not
+/// known yet (ids, addresses) counts as open.
+///
+/// # Errors
+/// They do not.
+pub fn allow(host: &LiveThread) -> Result<(), TraceError> {
+    let number = |number: i32| u64::from(number.cast_unsigned());
+    let madvise = |advice: i32| Row::new(libc::SYS_madvise, &[0, PAGE_SIZE, number(advice)]).with(PREVIOUS);
+    host.may_make(&[
+        Row::new(libc::SYS_clone, &[number(libc::CLONE_VM | libc::CLONE_FILES)]),
+        Row::new(libc::SYS_clone, &[number(libc::CLONE_FILES)]),
+        Row::new(libc::SYS_wait4, &[0, 0, number(libc::__WALL), 0]).with(PREVIOUS),
+        Row::new(libc::SYS_exit_group, &[0]),
+        Row::new(libc::SYS_close_range, &CLOSE_ALL),
+        Row::new(libc::SYS_setsid, &[]),
+        Row::new(libc::SYS_tgkill, &[0, 0, number(MARKER)]).with(PREVIOUS),
+        madvise(libc::MADV_DONTFORK),
+        madvise(libc::MADV_DOFORK),
+        madvise(libc::MADV_DONTNEED),
+    ])
 }
 
 /// For the tests: here it does not go on.
@@ -156,7 +182,8 @@ fn make(child: i32, host: &LiveThread, area: &InjectArea) -> Result<Born, TraceE
             fault::point("clone-born");
             fails("clone-born", born.0)?;
             wait_event_stop(born.0)?;
-            ptrace::set_options(born.0, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+            ptrace::set_options(born.0, host.permission.options(options))?;
             fault::point("copy-owned");
             fails("clone-owned", born.0)?;
             copy = Some(born);
@@ -221,11 +248,7 @@ impl Copy {
     /// # Errors
     /// The copy died.
     pub fn detach_from_program(&self) -> Result<(), TraceError> {
-        const CLOSE_RANGE_UNSHARE: u64 = 2;
-        self.run(&[
-            Row::new(libc::SYS_close_range, &[0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE]),
-            Row::new(libc::SYS_setsid, &[]),
-        ])
+        self.run(&[Row::new(libc::SYS_close_range, &CLOSE_ALL), Row::new(libc::SYS_setsid, &[])])
     }
 
     /// Drops pages that are stored: later writes of the program to them cost no copy.

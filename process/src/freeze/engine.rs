@@ -239,6 +239,11 @@ fn guardable(scene: &Scene<'_>, cut_memory: &CutMemory) -> Option<guard::Guardab
     if scene.options.engine != Engine::Slots {
         return None;
     }
+    // What the library does while memory is guarded, they may forbid.
+    if scene.threads.iter().any(|thread| !thread.confinement.is_none()) {
+        tracing::info!("engine fork instead of slots: seccomp filters");
+        return None;
+    }
     if scene.several {
         tracing::info!("engine fork instead of slots: several processes");
         return None;
@@ -256,7 +261,7 @@ fn guardable(scene: &Scene<'_>, cut_memory: &CutMemory) -> Option<guard::Guardab
 }
 
 fn plan(scene: &Scene<'_>, cut_memory: &CutMemory) -> Plan {
-    if scene.no_clone {
+    if scene.no_clone || clone::allow(scene.host).is_err() {
         return Plan { copy: true, keep_out: Vec::new() };
     }
     let fits = scene.options.most_copied.is_none_or(|most| cut_memory.dirty.pages() <= most);

@@ -9,6 +9,7 @@
 
 use super::born::Born;
 use super::frame;
+use super::permission::Permission;
 use super::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use super::stub::{self, Row};
 use crate::error::TraceError;
@@ -48,6 +49,8 @@ pub struct LiveThread {
     pub xstate: Vec<u8>,
     /// See [`choose_marker`].
     pub marker: Marker,
+    /// Which calls may be made in it.
+    pub permission: Permission,
     /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again. One for all
     /// clones of this.
     pub resend: Arc<AtomicBool>,
@@ -121,6 +124,8 @@ impl LiveThread {
         let query = Row::new(libc::SYS_sigaltstack, &[0, frame_at + frame::ALT_STACK_OFFSET]);
         let mut all = vec![query];
         all.extend_from_slice(rows);
+        self.permission.leave_out(&mut all, self.thread.inner);
+        self.may_make(&all)?;
         table.extend(stub::table(&all, self.thread.inner.0, self.thread.inner.1, self.marker.signal()));
         procmem::write(self.thread.tid, frame_at, &frame)?;
         self.thread.write_table(area.scratch.0, &table)?;
@@ -128,6 +133,18 @@ impl LiveThread {
         self.thread.enter_stub(&self.regs, entry)?;
         ptrace::set_signal_mask(self.thread.tid, self.marker.others())?;
         Ok(())
+    }
+
+    /// Whether filters of the program's own allow a table with these rows, and the way back.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn may_make(&self, rows: &[Row]) -> Result<(), TraceError> {
+        let (pid, tid) = self.thread.inner;
+        let id = |id: i32| u64::from(id.cast_unsigned());
+        let marker = Row::new(libc::SYS_tgkill, &[id(pid), id(tid), id(self.marker.signal())]);
+        self.permission.ask(tid, rows)?;
+        self.permission.ask(tid, &[marker, Row::new(libc::SYS_rt_sigreturn, &[])])
     }
 
     /// Runs the rows; returns their results. The thread is stopped at the marker afterwards: run another batch, or

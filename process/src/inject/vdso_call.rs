@@ -10,6 +10,7 @@
 use super::frame;
 use super::live_thread::LiveThread;
 use super::remote_thread::{Patience, Step};
+use super::stub::Row;
 use crate::error::TraceError;
 use holdfast_sys::fault;
 use holdfast_sys::procmem::ForcedMemory;
@@ -75,11 +76,19 @@ impl<'a> VdsoCalls<'a> {
         self.at + NAME as u64
     }
 
+    /// Whether seccomp filters of the process's own allow a call.
+    pub fn allows(&self, number: libc::c_long, args: &[u64]) -> bool {
+        self.host.permission.forbidden(&[Row::new(number, args)]).is_none()
+    }
+
     /// Makes a call; its result, as the kernel gives it. The thread is stopped at its end.
     ///
     /// # Errors
     /// The thread died or is stuck; the call was not made then.
     pub fn call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
+        // And the way back.
+        let mask = Row::new(libc::SYS_rt_sigprocmask, &[2, self.at, 0, 8]);
+        self.host.permission.ask(self.host.thread.inner.1, &[Row::new(number, &args), mask])?;
         self.try_call(number, args).or_else(|error| {
             self.host.thread.halt()?;
             // Late, but made: what it yields is still to be given back.

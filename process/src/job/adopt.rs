@@ -1,6 +1,7 @@
 //! Processes in which libholdfast cannot register: statically linked, for another C library, or started without
 //! LD_PRELOAD; those in which it registers with the agent of another job ([`registers_elsewhere`]); those that are no
-//! longer root, and cannot reach root's agent ([`cannot_reach`]); children that are stopped since their birth; and
+//! longer root, and cannot reach root's agent ([`cannot_reach`]); those whose seccomp filters forbid it
+//! ([`is_filtered`]); children that are stopped since their birth; and
 //! those made by the bare system call clone(2) ([`is_bare_copy`]). The agent makes itself the room there that the
 //! library would have told it of.
 //!
@@ -10,6 +11,7 @@
 //! and goes on as after any stop. One that shares its memory with another (a child of vfork) is left alone: it executes
 //! a program in a moment. Fails by: [`CutError`]; the process runs on.
 
+use crate::capture::{filter_counts, filters};
 use crate::error::{CutError, TraceError};
 use crate::inject::area;
 use crate::inject::vdso_call::VdsoCalls;
@@ -79,11 +81,18 @@ pub fn cannot_register(pid: i32) -> bool {
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
-        Ok(maps) if has_library(&maps) => cannot_reach(pid) || is_job_stopped(pid),
+        Ok(maps) if has_library(&maps) => cannot_reach(pid) || is_job_stopped(pid) || is_filtered(pid),
         Ok(_) if is_told => process_age::is_silent(pid),
         Ok(_) => true,
         Err(_) => false,
     }
+}
+
+/// Whether it is under seccomp filters of its own: those that were there before its program do not let libholdfast
+/// register, and others may not. One that may has done so by now.
+fn is_filtered(pid: i32) -> bool {
+    Status::read(pid, pid).is_ok_and(|status| filter_counts::is_confined(&status))
+        && process_age::of(pid).is_some_and(|age| age > FORKED)
 }
 
 /// Whether the socket of this agent, which is root's, is closed to a process: it is another user's.
@@ -241,9 +250,12 @@ fn adopt(
     let tracer = refuse::tracer(&status).filter(|tracer| !refuse::is_own_thread(*tracer));
     let tracer = tracer.map(|tracer| refuse::traced(pid, tracer));
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
-    let confined = refuse::confined(pid, &tids, &options.namespaces);
+    let area = inherited(pid, pid, &areas(known), &maps_of(pid).map_err(|_| CutError::Gone)?);
+    let confined = refuse::confined(pid, &tids, area.as_ref(), &options.namespaces);
     let shared = refuse::shared_with_parent(pid, &status);
-    refuse::unless_empty(confined.into_iter().chain(shared).chain(tracer).chain(refuse::closed(pid)))?;
+    refuse::unless_empty(
+        confined.refusals.into_iter().chain(shared).chain(tracer).chain(refuse::closed(pid)),
+    )?;
     let maps = maps_of(pid).map_err(|_| CutError::Gone)?;
     let vdso = vdso_of(&maps);
     let samples = threads::sample(pid);
@@ -325,15 +337,17 @@ fn make_area(
     let (&live, &held) = stopped.threads.first_key_value().ok_or(CutError::Gone)?;
     let status = Status::read(pid, live)?;
     let only = Stopped { threads: [(live, held)].into() };
-    let threads = resume::read_threads(pid, &only, status.is_nested())?;
+    let mut threads = resume::read_threads(pid, &only, status.is_nested())?;
+    let maps = procfs::maps(pid, live)?;
+    let room = inherited(pid, live, &areas(known), &maps);
+    filters::settle(pid, &mut threads, &room.unwrap_or_default(), &status, true)?;
     let thread = threads.first().ok_or(CutError::Gone)?;
     let inner = status.innermost("NStgid").unwrap_or(pid);
     let host = thread.host(pid, inner, status.mask("SigCgt"), 0);
-    let maps = procfs::maps(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
     let foothold = VdsoCalls::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
         .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
-    let (made, is_new) = match inherited(pid, live, &areas(known), &maps) {
+    let (made, is_new) = match room {
         Some(area) => (Ok(area), false),
         None => (map(pid, &foothold), true),
     };
@@ -394,6 +408,9 @@ fn map(pid: i32, foothold: &VdsoCalls<'_>) -> Result<InjectArea, CutError> {
 /// Has the process make a userfaultfd, and takes it over.
 fn descriptor(pid: i32, foothold: &VdsoCalls<'_>) -> Result<Option<OwnedFd>, CutError> {
     let flags = u64::from(userfault::FLAGS.cast_unsigned());
+    if !foothold.allows(libc::SYS_userfaultfd, &[flags]) {
+        return Ok(None);
+    }
     let number = foothold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
     let Ok(fd) = u64::try_from(number) else { return Ok(None) };
     let taken =

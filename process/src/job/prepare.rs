@@ -46,6 +46,8 @@ pub struct Before {
     vdso: Range<u64>,
     /// See [`Status::is_nested`].
     pub nested: bool,
+    /// A thread is under seccomp filters of its own.
+    pub is_filtered: bool,
     /// See [`landlock::outsider`].
     pub outsider: Option<i32>,
     /// Mapped files in whose place there is another by now.
@@ -78,7 +80,8 @@ pub fn prepare(
     // descriptors grows (fs/file.c, expand_fdtable, waits for all processors).
     kept.tasks.look(pid, &tids);
     let mut refusals: Vec<Refusal> = refuse::area(pid, &target.area).into_iter().collect();
-    refusals.extend(refuse::confined(pid, &tids, &options.namespaces));
+    let confined = refuse::confined(pid, &tids, Some(&target.area), &options.namespaces);
+    refusals.extend(confined.refusals);
     refusals.extend(refuse::shared_with_parent(pid, &status));
     if let Some(tracer) = refuse::tracer(&status) {
         if refuse::is_own_thread(tracer) {
@@ -125,6 +128,7 @@ pub fn prepare(
         flags_inside,
         vdso,
         nested: status.is_nested(),
+        is_filtered: confined.is_filtered,
         outsider: landlock::outsider(pid, &status),
         replaced,
         pidfd,

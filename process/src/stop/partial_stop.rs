@@ -6,6 +6,7 @@
 //! each for a moment, until it goes on; what is free by then of the driver's addresses is kept free before.
 //! Fails by: [`CutError`]; all threads run.
 
+use crate::capture::filters;
 use crate::cuda::uses;
 use crate::error::CutError;
 use crate::inject::live_thread::MAX_ROWS;
@@ -160,6 +161,7 @@ fn reserve_in(target: &Target, held: &mut StoppedProgram, ranges: &[(u64, u64)])
         let status = Status::read(held.pid, live)?;
         let inner = status.innermost("NStgid").unwrap_or(held.pid);
         let shared = threads::pending_mask(&ptrace::pending_signals(live, true)?);
+        filters::settle(held.pid, &mut held.threads, &target.area, &status, true)?;
         held.host = threads::host_of(&held.threads, held.pid, inner, status.mask("SigCgt"), shared);
     }
     let host = held.host.as_ref().ok_or(CutError::Gone)?;

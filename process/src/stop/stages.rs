@@ -14,6 +14,7 @@ use crate::stop::threads::Thread;
 use holdfast_image::aio::AioContext;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::confinement::FilterRecord;
 use holdfast_image::record::{Inside, LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder, Within};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -76,6 +77,8 @@ pub struct Seen {
     pub facts: Vec<ThreadFacts>,
     /// What one told of the process.
     pub process: ProcessFacts,
+    /// Seccomp filters of its own.
+    pub filters: Vec<FilterRecord>,
     /// Its local descriptor table.
     pub ldt: Blob,
     /// Its contexts of Linux AIO.

@@ -5,11 +5,13 @@
 
 use crate::error::TraceError;
 use crate::inject::live_thread::{LiveThread, Marker, choose_marker};
+use crate::inject::permission::Permission;
 use crate::inject::remote_thread::RemoteThread;
 use crate::stop::continuation::{self, Slot, Slots};
 use crate::stop::interrupt::Held;
 use crate::stop::syscall_restart::{self, Buffers, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, Timeout};
 use crate::stop::xstate;
+use holdfast_image::confinement::Confinement;
 use holdfast_image::record::{InjectArea, TimedWait};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace::{self, Registers};
@@ -103,6 +105,10 @@ pub struct Thread {
     pub rseq: Option<(u64, u32, u32)>,
     /// Robust list head and length.
     pub robust: (u64, u64),
+    /// What it has forbidden itself, and what calls of ours may be made in it all the same.
+    pub confinement: Confinement,
+    /// See `confinement`.
+    pub permission: Permission,
 }
 
 /// Pending signals as a mask.
@@ -137,6 +143,8 @@ pub fn read(tid: i32, inner: i32, held: Held, buffer: &mut [u8]) -> Result<Threa
         wait: None,
         rseq: ptrace::rseq(tid)?,
         robust: ptrace::robust_list(tid)?,
+        confinement: Confinement::default(),
+        permission: Permission::default(),
     })
 }
 
@@ -190,13 +198,14 @@ impl Thread {
             mask: self.mask,
             xstate: self.xstate.clone(),
             marker: choose_marker(caught, self.mask, pending),
+            permission: self.permission.clone(),
             resend: Arc::default(),
         }
     }
 }
 
-/// The one of these threads that injected calls run in: one that can be asked quickly, if there is one. `None`: there
-/// are none.
+/// The one of these threads that injected calls run in: one without filters of its own, and one that can be asked
+/// quickly, if there is one. `None`: there are none.
 pub fn host_of(
     threads: &[Thread],
     process: i32,
@@ -204,7 +213,10 @@ pub fn host_of(
     caught: u64,
     shared_pending: u64,
 ) -> Option<LiveThread> {
-    let mut hosts = threads.iter().map(|thread| thread.host(process, inner_pid, caught, shared_pending));
+    let is_free = |thread: &&Thread| thread.permission == Permission::Free;
+    let some_are_free = threads.iter().any(|thread| is_free(&thread));
+    let suited = threads.iter().filter(|thread| !some_are_free || is_free(thread));
+    let mut hosts = suited.map(|thread| thread.host(process, inner_pid, caught, shared_pending));
     let first = hosts.next()?;
     match first.marker {
         Marker::Signal(_) => Some(first),

@@ -284,11 +284,6 @@ fn shared_file_too_large_for_a_stop() {
 }
 
 #[test]
-fn seccomp_filter() {
-    agree("seccomp", "process", None);
-}
-
-#[test]
 fn guard_in_shared_memory() {
     agree("guard", "mapping", None);
 }

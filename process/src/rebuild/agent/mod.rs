@@ -3,7 +3,7 @@
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
 //! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
 //! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`], [`root`],
-//! [`namespaces`].
+//! [`namespaces`], [`filters`].
 //! What the user changes: [`environment`]. What outlives processes: [`regular`], [`contents`], [`unlinked`],
 //! [`sysv_shm`], [`ipc`], [`queues`]. [`in_place`]: a rollback, in processes that are there.
 
@@ -15,6 +15,7 @@ mod contents;
 mod credentials;
 mod environment;
 mod fill;
+mod filters;
 pub mod in_place;
 mod ipc;
 mod ipc_owner;

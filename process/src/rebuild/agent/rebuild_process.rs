@@ -6,6 +6,7 @@
 //! descriptors and handlers, threads; locks, signals and timers, registers.
 
 use super::address_space::AddressSpaceBuilder;
+use super::filters::Moment;
 use super::ipc::IpcObjects;
 use super::options::{RebuildOptions, RebuiltMember};
 use super::owners::{self, Setter};
@@ -18,7 +19,7 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    aio, attributes, credentials, environment, fill, job_control, lazy, ldt, namespaces, proc_files,
+    aio, attributes, credentials, environment, fill, filters, job_control, lazy, ldt, namespaces, proc_files,
     process_state, protection_keys, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
@@ -70,7 +71,8 @@ impl<'a> ProcessPlan<'a> {
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
         let pages = ProcessPages::new(pages, record.space, damaged);
         // Without its page the library could not make up for the difference (see `lazy`).
-        let can_map = record.inject.shared.0 != 0;
+        // What the library calls for that, filters may forbid.
+        let can_map = record.inject.shared.0 != 0 && record.filters.is_empty();
         let common = pages.shared_pages();
         let map = |segment| can_map && (lazy || Some(segment) == common);
         let served = common.filter(|_| pages.is_served());
@@ -263,10 +265,12 @@ impl<'a> ProcessBuilder<'a> {
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Restart)?);
         process_state::coredump_filter(leader.remote.tid, record);
         root::change(leader, record)?;
+        filters::install(&self.threads, record, Moment::Suspended)?;
         credentials::restore(&self.threads, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);
         process_state::pending_and_timers(leader, self.member)?;
+        filters::install(&self.threads, record, Moment::Last)?;
         restore(record, &self.memory, &self.threads)?;
         process_state::limits(leader.remote.tid, record);
         if record.signals.job_stopped { job_control::stop_again(&self.threads, record) } else { Ok(()) }

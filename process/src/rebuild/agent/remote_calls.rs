@@ -177,6 +177,46 @@ impl SeedThread {
             .map_err(RebuildError::io("reading the results of a table of calls"))
     }
 
+    /// Makes one call after which no other may be allowed, with `data` in the buffers; its result. The thread is
+    /// stopped at its end.
+    ///
+    /// # Errors
+    /// The process ended.
+    pub fn run_and_stop(&self, row: Row, data: &[u8]) -> Result<i64, RebuildError> {
+        let CallArea { code, table, buffers, buffers_len, .. } = self.area;
+        if data.len() > buffers_len {
+            return Err(RebuildError::Image(format!("a call needs {} bytes of arguments", data.len())));
+        }
+        procmem::write(self.remote.tid, buffers, data)
+            .map_err(RebuildError::io("writing arguments of a call"))?;
+        let (inner_pid, inner_tid) = self.remote.inner;
+        let rows = stub::table(&[row], inner_pid, inner_tid, self.marker);
+        self.remote.write_table(table, &rows).map_err(RebuildError::io("writing a table of calls"))?;
+        let entry = StubEntry { code, table, stack: buffers + buffers_len as u64 };
+        self.remote.enter_stub(&self.registers, entry).map_err(TraceError::from)?;
+        self.remote.go_on(Step::ToCall(0)).map_err(TraceError::from)?;
+        // At its beginning, and at its end. There registers of another call may not be given to it: it is
+        // interrupted, and stops once more before it executes anything (as in `inject::live_thread`).
+        let mut stops = 0;
+        let patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
+        self.remote.run_until(patience, |stop| match stop {
+            Wait::Syscall if stops == 0 => {
+                stops = 1;
+                Ok(Step::ToCall(0))
+            }
+            Wait::Syscall => {
+                stops = 2;
+                ptrace::interrupt(self.remote.tid).map_err(TraceError::from)?;
+                Ok(Step::Run(0))
+            }
+            Wait::Interrupted | Wait::GroupStop(_) if stops == 2 => Ok(Step::Done),
+            Wait::Exited(status) => Err(ended(status)),
+            _ if stops == 2 => Ok(Step::Run(0)),
+            _ => Ok(Step::ToCall(0)),
+        })?;
+        Ok(ptrace::registers(self.remote.tid).map_err(TraceError::from)?.rax.cast_signed())
+    }
+
     fn wait_for_marker(&self, created: &mut Vec<i32>) -> Result<(), RebuildError> {
         let patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
         self.remote.run_until(patience, |stop| match stop {

@@ -289,6 +289,7 @@ fn thread(tid: i32) -> ThreadRecord {
         priority: 0,
         timer_slack_ns: 50_000,
         attributes: Default::default(),
+        confinement: Default::default(),
     }
 }
 
@@ -340,6 +341,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         rights: None,
         cuda: None,
         space: 0,
+        filters: Vec::new(),
         ldt: Blob::default(),
         zombies: Vec::new(),
         others: Vec::new(),

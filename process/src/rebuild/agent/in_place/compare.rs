@@ -175,6 +175,11 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         (&now.namespaces, &now.made_namespaces) != (&then.namespaces, &then.made_namespaces),
         format!("its namespaces, or what is in them, are others {since}"),
     );
+    let confined = |record: &ProcessRecord| record.threads.iter().any(|thread| !thread.confinement.is_none());
+    differs(
+        confined(now) || confined(then),
+        "it is under seccomp filters of its own, which a rollback cannot take from it: restart it".into(),
+    );
     differs(now.ppid != then.ppid, format!("its parent has ended {since}"));
     differs(
         (now.pgid, now.sid) != (then.pgid, then.sid),
