@@ -9,7 +9,7 @@
 //! other thread writes to it.
 #![allow(unsafe_code)]
 
-use holdfast_streams::layout::{PAGE, Run};
+use holdfast_streams::layout::{self, PAGE};
 use holdfast_streams::writer::Changed;
 use holdfast_sys::pagemap::{self, IS_WPALLOWED, IS_WRITTEN};
 use holdfast_sys::userfault::Userfault;
@@ -116,7 +116,8 @@ impl Memory {
             });
         match (scanned, now) {
             (Ok(()), Some(now)) => {
-                let runs = runs(&now);
+                let written = now.iter().enumerate().filter(|(_, is_written)| **is_written);
+                let runs = layout::runs(written.map(|(page, _)| u32::try_from(page).unwrap_or(u32::MAX)));
                 self.written = Written::Pages(now);
                 Changed::Pages(runs)
             }
@@ -136,18 +137,6 @@ impl Memory {
     }
 }
 
-fn runs(pages: &[bool]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (page, _) in pages.iter().enumerate().filter(|(_, is_written)| **is_written) {
-        let page = u32::try_from(page).unwrap_or(u32::MAX);
-        match runs.last_mut() {
-            Some(last) if last.first + last.pages == page => last.pages += 1,
-            _ => runs.push(Run { first: page, pages: 1 }),
-        }
-    }
-    runs
-}
-
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping of this value, which the program does not use any more: it has given the object up.
@@ -159,6 +148,7 @@ impl Drop for Memory {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_streams::layout::Run;
 
     #[test]
     fn written_pages_are_known_until_they_are_put() {

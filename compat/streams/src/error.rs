@@ -15,7 +15,7 @@ pub enum Error {
     NotALog { path: PathBuf, why: String },
     #[error("{}: another process writes to this stream: end it first", path.display())]
     Busy { path: PathBuf },
-    #[error("{}: no such stream", path.display())]
+    #[error("{}: no such stream; `holdfast streams` lists those that there are", path.display())]
     NoStream { path: PathBuf },
     #[error(
         "the log is full: {reader} still reads version {version}, the oldest one: wait for it, end it, or make the \

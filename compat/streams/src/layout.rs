@@ -237,6 +237,34 @@ pub enum Part {
     Gone,
 }
 
+impl Part {
+    /// The bytes of an object of `size` bytes that are here, from where to where, in order.
+    pub fn ranges(&self, size: u64) -> Vec<(u64, u64)> {
+        match self {
+            Part::Whole => vec![(0, size)],
+            Part::Pages(runs) => runs.iter().map(|run| run.bytes(size)).collect(),
+            Part::Gone => Vec::new(),
+        }
+    }
+
+    /// How many these are.
+    pub fn bytes(&self, size: u64) -> u64 {
+        self.ranges(size).into_iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+/// Pages, given in order, as runs.
+pub fn runs(pages: impl IntoIterator<Item = u32>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(last) if last.first + last.pages == page => last.pages += 1,
+            _ => runs.push(Run { first: page, pages: 1 }),
+        }
+    }
+    runs
+}
+
 /// An object in a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -260,13 +288,7 @@ pub const ENTRY: usize = 40;
 impl Entry {
     /// Bytes of its data in the record.
     pub fn data_len(&self) -> u64 {
-        match &self.part {
-            Part::Whole => self.size,
-            Part::Pages(runs) => {
-                runs.iter().map(|run| run.bytes(self.size)).map(|(from, to)| to - from).sum()
-            }
-            Part::Gone => 0,
-        }
+        self.part.bytes(self.size)
     }
 
     /// Bytes of the entry itself.

@@ -51,12 +51,7 @@ impl Object {
 
     /// Bytes of data in one of its links.
     pub fn data_len(&self, link: &Link) -> u64 {
-        match &link.part {
-            Part::Pages(runs) => {
-                runs.iter().map(|run| run.bytes(self.size)).map(|(from, to)| to - from).sum()
-            }
-            _ => self.size,
-        }
+        link.part.bytes(self.size)
     }
 
     /// Bytes of data in all of them.
@@ -68,10 +63,7 @@ impl Object {
     fn pieces(&self, skipped: usize) -> impl Iterator<Item = (u64, u64, u64)> {
         self.links.iter().skip(skipped).flat_map(|link| {
             let mut data = link.data;
-            let ranges: Vec<(u64, u64)> = match &link.part {
-                Part::Pages(runs) => runs.iter().map(|run| run.bytes(self.size)).collect(),
-                _ => vec![(0, self.size)],
-            };
+            let ranges = link.part.ranges(self.size);
             ranges.into_iter().map(move |(from, to)| {
                 let at = data;
                 data += to - from;
@@ -112,6 +104,21 @@ impl Object {
         }
         pages
     }
+}
+
+/// Copies the data of a link to where they belong in an object.
+///
+/// # Errors
+/// EINVAL: there are too few, or they do not belong there.
+pub fn spread(data: &[u8], ranges: &[(u64, u64)], into: &mut [u8]) -> io::Result<()> {
+    let mut rest = data;
+    for (from, to) in ranges {
+        let place = slice(into, *from, to - from)?;
+        let (piece, later) = rest.split_at_checked(place.len()).ok_or(nix::errno::Errno::EINVAL)?;
+        place.copy_from_slice(piece);
+        rest = later;
+    }
+    Ok(())
 }
 
 fn slice(bytes: &mut [u8], from: u64, len: u64) -> io::Result<&mut [u8]> {

@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::layout::{self, FileHead, HEAD_AT, Kind, RING_AT};
-use crate::objects::{Object, Objects};
+use crate::objects::{self, Object, Objects};
 use crate::place::Place;
 use crate::writer::read_head;
 use crate::{locks, record};
@@ -134,8 +134,8 @@ impl Reader {
         self.cursors.set_long(at, position + 1).map_err(|why| self.failed(why))
     }
 
-    /// Goes before the oldest version again. Says which versions there are.
-    fn rewind(&mut self) -> Result<Vec<Version>, Error> {
+    /// Goes before the oldest version again. Says which versions there are, and where the log ends.
+    fn rewind(&mut self) -> Result<(Vec<Version>, u64), Error> {
         self.own()?;
         let first = self.hold_first()?;
         let mut versions = Vec::new();
@@ -152,7 +152,7 @@ impl Reader {
         self.from = objects.whole_from().unwrap_or(u64::MAX);
         versions.retain(|version| version.number >= self.from);
         (self.next, self.objects) = (first, Objects::default());
-        Ok(versions)
+        Ok((versions, next))
     }
 
     /// Needs all that there is; says from where on.
@@ -226,7 +226,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::step`].
     pub fn versions(&mut self) -> Result<Vec<Version>, Error> {
-        self.rewind()
+        Ok(self.rewind()?.0)
     }
 
     /// Goes to a version; 0: the newest.
@@ -234,7 +234,7 @@ impl Reader {
     /// # Errors
     /// There is no such version, or not all of it any more.
     pub fn seek(&mut self, version: u64) -> Result<u64, Error> {
-        let versions = self.rewind()?;
+        let (versions, _) = self.rewind()?;
         let (Some(oldest), Some(newest)) = (versions.first(), versions.last()) else {
             return Err(Error::NoVersion { version, oldest: 0, newest: 0 });
         };
@@ -300,7 +300,6 @@ impl Reader {
     pub fn read(&self, key: &str) -> Result<Vec<u8>, Error> {
         let object = self.object(key)?;
         let mut bytes = vec![0; usize::try_from(object.size).unwrap_or(0)];
-        object.compose(&self.map, &self.head, 0, &mut bytes).map_err(|why| self.failed(why))?;
         let mut data = Vec::new();
         for link in &object.links {
             data.resize(usize::try_from(object.data_len(link)).unwrap_or(0), 0);
@@ -308,6 +307,8 @@ impl Reader {
             if xxh3_64(&data) != link.sum {
                 return Err(Error::Damaged { version: self.version() });
             }
+            objects::spread(&data, &link.part.ranges(object.size), &mut bytes)
+                .map_err(|why| self.failed(why))?;
         }
         Ok(bytes)
     }
@@ -322,11 +323,7 @@ impl Reader {
     /// # Errors
     /// They cannot be asked.
     pub fn holders(&mut self) -> Result<Vec<Holder>, Error> {
-        let versions = self.rewind()?;
-        let mut end = self.next;
-        while let Some(found) = record::read(&self.map, &self.head, end) {
-            end += found.head.len;
-        }
+        let (versions, end) = self.rewind()?;
         let mut holders = Vec::new();
         for slot in (0..layout::CURSORS).filter(|slot| *slot != self.slot) {
             let at = layout::cursor_at(slot);

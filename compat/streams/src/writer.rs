@@ -183,7 +183,7 @@ impl Writer {
         }
         check(sources)?;
         let version = self.version() + 1;
-        let changed: Vec<Option<Vec<Run>>> =
+        let changed: Vec<Part> =
             sources.iter().map(|source| self.changed(source)).collect::<Result<_, _>>()?;
         loop {
             let entries = self.entries(kind, sources, &changed);
@@ -199,14 +199,14 @@ impl Writer {
         }
     }
 
-    /// The pages of an object that have changed; `None`: all of it is to be put.
-    fn changed(&self, source: &Source<'_>) -> Result<Option<Vec<Run>>, Error> {
-        let Some(object) = self.objects.get(source.key) else { return Ok(None) };
+    /// What of an object is to be put.
+    fn changed(&self, source: &Source<'_>) -> Result<Part, Error> {
+        let Some(object) = self.objects.get(source.key) else { return Ok(Part::Whole) };
         if object.size != source.bytes.len() as u64 {
-            return Ok(None);
+            return Ok(Part::Whole);
         }
         let runs = match &source.changed {
-            Changed::All => return Ok(None),
+            Changed::All => return Ok(Part::Whole),
             Changed::Pages(runs) => runs.clone(),
             Changed::Unknown => {
                 let mut different = Vec::new();
@@ -217,18 +217,19 @@ impl Writer {
                     let old = &mut old[..page.len()];
                     self.map.read(self.head.place(place), old).map_err(|why| self.failed(why))?;
                     if old != page {
-                        push(&mut different, u32::try_from(index).unwrap_or(u32::MAX));
+                        different.push(u32::try_from(index).unwrap_or(u32::MAX));
                     }
                 }
-                different
+                layout::runs(different)
             }
         };
-        let bytes: u64 = runs.iter().map(|run| run.bytes(object.size)).map(|(from, to)| to - from).sum();
+        let part = Part::Pages(runs);
         // A reader has no more than twice an object to copy, and the log no more to hold.
-        Ok((object.stored() + bytes <= 2 * object.size).then_some(runs))
+        let is_little = object.stored() + part.bytes(object.size) <= 2 * object.size;
+        Ok(if is_little { part } else { Part::Whole })
     }
 
-    fn entries(&self, kind: Kind, sources: &[Source<'_>], changed: &[Option<Vec<Run>>]) -> Vec<Entry> {
+    fn entries(&self, kind: Kind, sources: &[Source<'_>], changed: &[Part]) -> Vec<Entry> {
         let base = |key: &str| self.objects.get(key).map_or(0, |object| object.newest() + 1);
         let put = sources.iter().zip(changed).map(|(source, changed)| Entry {
             key: source.key.to_owned(),
@@ -236,7 +237,7 @@ impl Writer {
             data: 0,
             base: base(source.key),
             sum: 0,
-            part: changed.clone().map_or(Part::Whole, Part::Pages),
+            part: changed.clone(),
         });
         let mut entries: Vec<Entry> = put.collect();
         let put: HashSet<&str> = sources.iter().map(|source| source.key).collect();
@@ -307,14 +308,9 @@ impl Writer {
 
     /// Copies what a record has of an object; says the checksum.
     fn copy_in(&mut self, place: u64, entry: &Entry, bytes: &[u8]) -> Result<u64, Error> {
-        let ranges: Vec<(u64, u64)> = match &entry.part {
-            Part::Whole => vec![(0, entry.size)],
-            Part::Pages(runs) => runs.iter().map(|run| run.bytes(entry.size)).collect(),
-            Part::Gone => return Ok(0),
-        };
         let mut hash = Xxh3::new();
         let mut place = place;
-        for (from, to) in ranges {
+        for (from, to) in entry.part.ranges(entry.size) {
             let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
             for chunk in bytes.get(range).unwrap_or_default().chunks(CHUNK) {
                 hash.update(chunk);
@@ -363,13 +359,6 @@ impl Writer {
             .map_err(|error| self.failed(error.into()))?;
         self.allocated = end;
         Ok(())
-    }
-}
-
-fn push(runs: &mut Vec<Run>, page: u32) {
-    match runs.last_mut() {
-        Some(last) if last.first + last.pages == page => last.pages += 1,
-        _ => runs.push(Run { first: page, pages: 1 }),
     }
 }
 
