@@ -2,8 +2,8 @@
 //! root alone ([`FilterNotes`]); and asked, before the library makes calls of its own under them.
 //!
 //! Runs in: the host program, any thread, also in signal handlers. Each thread has a word that names its newest filter
-//! (thread-local storage by hand, as in `guard/thread.rs`): one that a thread with filters makes by pthread_create(3)
-//! begins with its maker's, any other with none. Invariants: the call and its result are the kernel's; a note is
+//! ([`thread_block`]): one that a thread with filters makes by pthread_create(3) begins with its maker's, any other
+//! with none. Invariants: the call and its result are the kernel's; a note is
 //! complete before a word names it; no call is made for it, as the new filter may allow none. Fails by: a filter that
 //! is not noted (no room, a call past the C library, a thread made by clone(2) itself): the agent counts, and refuses;
 //! the library makes no calls of its own where it does not know all filters.
@@ -13,8 +13,8 @@
 //! kernel has read it.
 #![allow(unsafe_code)]
 
+use crate::thread_block::thread_block;
 use crate::{host, shared, sys};
-use core::arch::{asm, global_asm};
 use core::ffi::{c_int, c_long, c_void};
 use core::mem;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -63,46 +63,7 @@ static NOTES: Notes = Notes {
 /// The word of a thread whose newest filter is not noted.
 const NOT_NOTED: u64 = u64::MAX;
 
-global_asm!(
-    ".pushsection .tbss.holdfast_filter,\"awT\",@nobits",
-    ".p2align 3",
-    ".hidden holdfast_filter",
-    ".globl holdfast_filter",
-    ".type holdfast_filter,@object",
-    ".size holdfast_filter, 8",
-    "holdfast_filter: .zero 8",
-    ".popsection",
-);
-
-/// Where the word lies, relative to the fs base.
-fn offset() -> u64 {
-    let offset: u64;
-    // SAFETY: loads one word of the library's own table of addresses.
-    unsafe {
-        asm!(
-            "mov {}, qword ptr [rip + holdfast_filter@GOTTPOFF]",
-            out(reg) offset,
-            options(pure, readonly, nostack)
-        );
-    }
-    offset
-}
-
-/// The word of the calling thread.
-fn own() -> &'static AtomicU64 {
-    let place: usize;
-    // SAFETY: the word at the fs base is its own address (System V ABI, AMD64 supplement, thread-local storage).
-    unsafe {
-        asm!(
-            "mov {0}, qword ptr [rip + holdfast_filter@GOTTPOFF]",
-            "add {0}, qword ptr fs:[0]",
-            out(reg) place, options(pure, readonly, nostack)
-        );
-    }
-    // SAFETY: an aligned word of this thread, zero at its start. It lives as long as the thread; nothing keeps the
-    // reference longer.
-    unsafe { &*core::ptr::with_exposed_provenance::<AtomicU64>(place) }
-}
+thread_block!("holdfast_filter", align 3, of AtomicU64);
 
 // include/uapi/linux/seccomp.h, prctl.h
 const SET_MODE_FILTER: usize = 1;
@@ -151,7 +112,7 @@ unsafe fn installed(flags: u32, program: *const Program) {
     if flags & FLAG_TSYNC != 0 {
         NOTES.common.store(number, SeqCst);
     }
-    NOTES.thread.store(offset(), Relaxed);
+    NOTES.thread.store(offset().cast_unsigned(), Relaxed);
     shared::word(SharedPage::FILTERS).store(core::ptr::from_ref(&NOTES).addr() as u64, SeqCst);
 }
 

@@ -27,6 +27,7 @@
 //! | [`filters`] | seccomp filters of the program: noted, and asked before calls of our own |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
+//! | [`thread_block`] | thread-local storage by hand, of `filters` and `guard` |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
 // Only the unit tests unwind (they link the test harness, hence std), and lints; the library itself never does.
 #![cfg_attr(panic = "abort", no_std)]
@@ -61,6 +62,7 @@ mod segments;
 mod shared;
 mod sys;
 mod sysv;
+mod thread_block;
 mod trigger;
 mod undo;
 mod watches;

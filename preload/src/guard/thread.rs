@@ -1,69 +1,23 @@
 //! What each thread keeps for engine `slots`: which buffers its calls under way write to, and a SIGSEGV that waits.
 //!
-//! Runs in: the host program, any thread, also in signal handlers. Thread-local storage by hand, of the initial-exec
-//! model (a crate without the standard library has none): one instruction away, no allocation, zero in a new thread
-//! (ELF Handling For Thread-Local Storage, 4.4.6). The loader gives every preloaded library its place in it.
-//! Invariants: the layout is [`GuardThread`]. The agent reads it in a stop: an entry is written before the depth that
-//! covers it. Entries of calls that were left by a jump are found out by their stack pointer.
+//! Runs in: the host program, any thread, also in signal handlers; in a [`thread_block`]. Invariants: the layout is
+//! [`GuardThread`]. The agent reads it in a stop: an entry is written before the depth that covers it. Entries of calls
+//! that were left by a jump are found out by their stack pointer.
 //!
 //! # Safety
 //! The block belongs to the calling thread; signal handlers of the same thread leave entries below theirs alone.
 #![allow(unsafe_code)]
 
-use core::arch::{asm, global_asm};
+use crate::thread_block::thread_block;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU64, compiler_fence};
 use holdfast_abi::GuardThread;
-
-// As the section below is aligned.
-const _: () = assert!(align_of::<GuardThread>() == 1 << 6);
-
-global_asm!(
-    ".pushsection .tbss.holdfast_guard_thread,\"awT\",@nobits",
-    ".p2align 6",
-    ".hidden holdfast_guard_thread",
-    ".globl holdfast_guard_thread",
-    ".type holdfast_guard_thread,@object",
-    ".size holdfast_guard_thread, {len}",
-    "holdfast_guard_thread: .zero {len}",
-    ".popsection",
-    len = const GuardThread::LEN,
-);
 
 /// The block of a thread.
 #[repr(transparent)]
 pub struct Thread(GuardThread);
 
-/// Where the block lies, relative to the fs base.
-pub fn offset() -> i64 {
-    let offset: i64;
-    // SAFETY: loads one word of the library's own table of addresses.
-    unsafe {
-        asm!(
-            "mov {}, qword ptr [rip + holdfast_guard_thread@GOTTPOFF]",
-            out(reg) offset,
-            options(pure, readonly, nostack)
-        );
-    }
-    offset
-}
-
-/// The block of the calling thread.
-#[inline(always)]
-pub fn own() -> &'static Thread {
-    let place: usize;
-    // SAFETY: the word at the fs base is its own address (System V ABI, AMD64 supplement, thread-local storage).
-    unsafe {
-        asm!(
-            "mov {0}, qword ptr [rip + holdfast_guard_thread@GOTTPOFF]",
-            "add {0}, qword ptr fs:[0]",
-            out(reg) place, options(pure, readonly, nostack)
-        );
-    }
-    // SAFETY: aligned bytes of this thread, zero at its start, which are atomics throughout. They live as long as
-    // the thread; nothing keeps the reference longer.
-    unsafe { &*core::ptr::with_exposed_provenance::<Thread>(place) }
-}
+thread_block!("holdfast_guard_thread", align 6, of Thread);
 
 impl Thread {
     /// A SIGSEGV that was sent to the thread waits for the program to unblock it.
