@@ -2,7 +2,7 @@
 //!
 //! Called by `cut`, inside the stop. How it fails: the program is gone.
 
-use super::identity::inode_of;
+use super::identity::{DELETED, inode_of};
 use super::mounts::{Place, View};
 use super::own_proc;
 use holdfast_image::bytes::Name;
@@ -15,8 +15,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What the kernel appends to the path of a removed directory (fs/d_path.c, path_with_deleted).
-const DELETED: &[u8] = b" (deleted)";
 /// Permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 

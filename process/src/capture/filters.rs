@@ -55,16 +55,14 @@ pub fn settle(
         if !is_confined(&status) {
             continue;
         }
-        match (may_suspend(), &notes) {
-            (true, _) => suspend(thread, &status, &mut filters)?,
-            (false, _) if unseen(pid, &status, None).is_some() => {
-                let why = unseen(pid, &status, None).unwrap_or_default();
-                return Err(refused(thread, why));
-            }
-            (false, Some(notes)) => notes.of(thread, &status, area, &mut filters)?,
-            (false, None) => {
-                return Err(refused(thread, not_noted(count(&status).unwrap_or(0) - of_the_host(), 0)));
-            }
+        if may_suspend() {
+            suspend(thread, &status, &mut filters)?;
+        } else if let Some(why) = unseen(pid, &status, None) {
+            return Err(refused(thread, why));
+        } else if let Some(notes) = &notes {
+            notes.of(thread, &status, area, &mut filters)?;
+        } else {
+            return Err(refused(thread, not_noted(count(&status).unwrap_or(0) - of_the_host(), 0)));
         }
     }
     check(threads, &filters)?;

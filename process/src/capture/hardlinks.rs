@@ -5,7 +5,7 @@
 //! the same file. It is looked for in the same folder, by its inode. Called wherever mappings and descriptors are read,
 //! also inside the stop: what was found in a folder is kept until the folder is changed.
 
-use super::identity::mtime_ns;
+use super::identity::{DELETED, mtime_ns};
 use holdfast_sys::clock;
 use holdfast_sys::procfs::Mapping;
 use parking_lot::Mutex;
@@ -16,8 +16,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What the kernel appends (fs/d_path.c, path_with_deleted).
-const DELETED: &[u8] = b" (deleted)";
 /// A folder changed less than this before it was read may have changed again with the same time: the clock of file
 /// systems moves by ticks (fs/inode.c, current_time).
 const TICK_NS: i64 = 50_000_000;

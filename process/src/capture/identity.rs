@@ -18,6 +18,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+/// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
+pub(crate) const DELETED: &[u8] = b" (deleted)";
 /// Bytes from the start of a file in which its build-id is looked for.
 const HEAD_LEN: u64 = 64 * 1024;
 /// How often a head is read, which must give the same each time.

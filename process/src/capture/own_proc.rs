@@ -3,8 +3,7 @@
 //! Used for open files (`files`) and working folders (`cwd`). The process's own are named so that it finds its own
 //! after a restart, too, with whatever id and mount of /proc; those of others are not there when a restart opens them.
 
-/// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
-const DELETED: &[u8] = b" (deleted)";
+use super::identity::DELETED;
 
 /// What follows the folder of a process with one of these ids, and that id.
 fn after(path: &[u8], ids: [i32; 2]) -> Option<(i32, &[u8])> {

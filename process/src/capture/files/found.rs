@@ -1,5 +1,6 @@
 //! What is known of descriptors while they are read, and of who has them.
 
+use crate::capture::identity::DELETED;
 use crate::capture::mounts::{Place, View};
 use crate::inject::copied_files::Copies;
 use crate::namespaces::Namespaces;
@@ -9,9 +10,6 @@ use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-
-/// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
-const DELETED: &[u8] = b" (deleted)";
 
 /// One process whose descriptors are read.
 pub struct Holder<'a> {

@@ -62,8 +62,6 @@ pub use found::{Holder, Look, Outside};
 
 /// Content of a nameless file up to this size goes into the image.
 pub const NAMELESS_LIMIT: u64 = 64 << 20;
-/// What /proc appends to the path of a file that was deleted.
-pub(crate) const DELETED: &[u8] = b" (deleted)";
 /// Device, inode, flags, offset: descriptors that differ in one of them cannot share a description.
 type ObjectKey = (u64, u64, u32, u64);
 

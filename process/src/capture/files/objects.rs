@@ -3,11 +3,11 @@
 //! Part of [`FileReader`]; sockets are in `sockets`. Nothing is consumed.
 
 use super::super::hardlinks;
-use super::super::identity::{born_ns, inode_of, mtime_ns, owner_of};
+use super::super::identity::{DELETED, born_ns, inode_of, mtime_ns, owner_of};
+use super::FileReader;
 use super::found::{Found, Look};
 use super::in_flight::{peek_pipe, unreadable};
 use super::obstacle::Obstacle;
-use super::{DELETED, FileReader};
 use crate::capture::mounts::DETACHED;
 use crate::cuda::uses;
 use crate::refuse;

@@ -5,8 +5,8 @@
 //! fails: a queue that is full, or of which a process is to be told (mq_notify(3): the kernel does not say what), is an
 //! obstacle.
 
-use super::{DELETED, FileReader, Found, Look, Obstacle};
-use crate::capture::identity::owner_of;
+use super::{FileReader, Found, Look, Obstacle};
+use crate::capture::identity::{DELETED, owner_of};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, PosixQueue, QueuedMessage};
 use holdfast_sys::{at, mqueue, procfs};

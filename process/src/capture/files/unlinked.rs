@@ -9,8 +9,8 @@
 //! which both come from /proc/PID/map_files.
 
 use super::covered::in_file;
-use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
-use crate::capture::identity::mtime_ns;
+use super::{FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
+use crate::capture::identity::{DELETED, mtime_ns};
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::open_file::{self, OpenFile, Place};
 use holdfast_image::bytes::{Blob, Name};

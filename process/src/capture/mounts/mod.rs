@@ -9,7 +9,7 @@ mod parts;
 mod tmpfs;
 mod tree;
 
-use crate::capture::identity::inode_of;
+use crate::capture::identity::{DELETED, inode_of};
 use crate::namespaces::Namespaces;
 use holdfast_image::bytes::Name;
 use holdfast_image::mounts::{Inside, MountSource, MountTree};
@@ -28,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Analysis;
 
-/// What /proc appends to the path of what is gone (fs/d_path.c, path_with_deleted).
-const DELETED: &[u8] = b" (deleted)";
 /// `starttime` of /proc/PID/stat, counted from behind the name (proc_pid_stat(5); a blank comes first).
 const STARTED: usize = 20;
 /// So many are known at most.
