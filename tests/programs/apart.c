@@ -83,34 +83,14 @@ static void threads(void)
     CHECK_ZERO(pthread_create(&other, NULL, wait_for_ever, NULL));
 }
 
-static int ask[2], told[2];
-
 static void make_child(void)
 {
-    long round;
-    CHECK(pipe(ask) == 0 && pipe(told) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child > 0) {
-        close(told[1]);
-        CHECK(read(told[0], &round, sizeof round) == sizeof round || (puts("not here"), exit(77), 0));
-        return;
-    }
-    close(ask[1]);
-    all();
-    CHECK(write(told[1], &round, sizeof round) == sizeof round);
-    while (read(ask[0], &round, sizeof round) == sizeof round) {
-        look(round);
-        CHECK(write(told[1], &round, sizeof round) == sizeof round);
-    }
-    _exit(0);
+    make_child_in(all, look);
 }
 
 static void child(long round)
 {
-    long answer;
-    CHECK(write(ask[1], &round, sizeof round) == sizeof round);
-    CHECK(read(told[0], &answer, sizeof answer) == sizeof answer && answer == round);
+    ask_child(round);
     look(round);
 }
 

@@ -35,4 +35,36 @@ UNUSED static int leave_for(int kinds, uid_t user, gid_t group)
     return inside_user != 0;
 }
 
+static int ask[2], told[2];
+
+/* A child that goes into namespaces of its own, and looks there when it is asked. */
+UNUSED static void make_child_in(void (*enter)(void), void (*look)(long))
+{
+    long round;
+    CHECK(pipe(ask) == 0 && pipe(told) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) {
+        close(told[1]);
+        CHECK(read(told[0], &round, sizeof round) == sizeof round || (puts("not here"), exit(77), 0));
+        return;
+    }
+    close(ask[1]);
+    enter();
+    CHECK(write(told[1], &round, sizeof round) == sizeof round);
+    while (read(ask[0], &round, sizeof round) == sizeof round) {
+        look(round);
+        CHECK(write(told[1], &round, sizeof round) == sizeof round);
+    }
+    _exit(0);
+}
+
+/* Has it look. */
+UNUSED static void ask_child(long round)
+{
+    long answer;
+    CHECK(write(ask[1], &round, sizeof round) == sizeof round);
+    CHECK(read(told[0], &answer, sizeof answer) == sizeof answer && answer == round);
+}
+
 #endif

@@ -166,34 +166,14 @@ static void look_around(long round)
     CHECK(write(log_file, "line\n", 5) == 5 && stat(now, &here) == 0 && here.st_size == 5 * (round + 1));
 }
 
-static int ask[2], told[2];
-
 static void make_child(void)
 {
-    long round;
-    CHECK(pipe(ask) == 0 && pipe(told) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child > 0) {
-        close(told[1]);
-        CHECK(read(told[0], &round, sizeof round) == sizeof round || (puts("not here"), exit(77), 0));
-        return;
-    }
-    close(ask[1]);
-    as_root();
-    CHECK(write(told[1], &round, sizeof round) == sizeof round);
-    while (read(ask[0], &round, sizeof round) == sizeof round) {
-        look(round);
-        CHECK(write(told[1], &round, sizeof round) == sizeof round);
-    }
-    _exit(0);
+    make_child_in(as_root, look);
 }
 
 static void child(long round)
 {
-    long answer;
-    CHECK(write(ask[1], &round, sizeof round) == sizeof round);
-    CHECK(read(told[0], &answer, sizeof answer) == sizeof answer && answer == round);
+    ask_child(round);
     CHECK(access("mounted.own/log", F_OK) != 0 && holds("mounted.over", "under"));
 }
 

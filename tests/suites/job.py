@@ -3,8 +3,11 @@
 Used by python_suite.py and stressors.py. Each job has a folder of its own: store, temporary files, output. As the
 ordinary user everything runs without capabilities. Whatever a job leaves alive is ended with its session.
 """
+import argparse
 import atexit
+import concurrent.futures
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -27,6 +30,34 @@ def kit(release):
         shutil.copy(os.path.join(release, name), folder)
     os.chmod(folder, 0o755)
     return folder
+
+
+def parser(names):
+    """What both suites take."""
+    made = argparse.ArgumentParser()
+    made.add_argument("holdfast")
+    made.add_argument("--user", choices=USERS, action="append")
+    made.add_argument("--jobs", type=int, default=2)
+    made.add_argument("--seed", type=int, default=None)
+    made.add_argument("--keep", action="store_true", help="keep the folders of those that fail")
+    made.add_argument("names", nargs="*", metavar=names)
+    return made
+
+
+def parsed(made):
+    """The words of the command line. The binary and the library are copied."""
+    given = made.parse_intermixed_args()
+    random.seed(given.seed)
+    given.holdfast = kit(given.holdfast)
+    return given
+
+
+def outcomes(given, work, names):
+    """What `work(options, user, name)` returns for each user and name, as they are done."""
+    tasks = [(user, name) for name in names for user in given.user or USERS]
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(work, given, *task) for task in tasks]):
+            yield done.result()
 
 
 class Job:

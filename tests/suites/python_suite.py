@@ -8,16 +8,14 @@ failed or skipped. A form that differs is tried once more, beside a plain run: a
 none of ours. A line per module and form; at the end the sums, and why there was no image. Status 1: a difference.
 Needs Debian's package libpython3-testsuite; without it: SKIPPED, status 0. Called by `make support`.
 """
-import argparse
 import collections
-import concurrent.futures
 import random
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree
 
-from job import USERS, Job, kit
+from job import Job, outcomes, parsed, parser
 
 PYTHON = "/usr/bin/python3"
 # What talks to the kernel: signals, processes, sockets, files, mappings, threads, time.
@@ -168,37 +166,27 @@ def one_module(options, user, module):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("holdfast")
-    parser.add_argument("--user", choices=USERS, action="append")
-    parser.add_argument("--forms", nargs="*", default=["often", "restarted"])
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--keep", action="store_true", help="keep the folders")
-    parser.add_argument("modules", nargs="*", metavar="MODULE")
-    options = parser.parse_intermixed_args()
-    random.seed(options.seed)
-    options.holdfast = kit(options.holdfast)
+    known = parser("MODULE")
+    known.add_argument("--forms", nargs="*", default=["often", "restarted"])
+    options = parsed(known)
     found = subprocess.run([PYTHON, "-c", "import test.test_os"], capture_output=True, check=False)
     if found.returncode != 0:
         print("SKIPPED: Python's test suite is not here (libpython3-testsuite)")
         return 0
     words, refused = collections.Counter(), collections.Counter()
     images = 0
-    tasks = [(user, module) for module in options.modules or MODULES for user in options.user or USERS]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(one_module, options, *task) for task in tasks]):
-            for module, user, form, word, run, lines, took in done.result():
-                words[form, word] += 1
-                images += run.images
-                count = len(run.results or {})
-                print(f"| {module} | {user} | {form} | {word} | {count} tests, {took:.1f} s plain, "
-                      f"{run.images} images, {sum(n for n, _ in run.refused.values())} refused |", flush=True)
-                for line in lines[:8]:
-                    print(f"    {line}", flush=True)
-                for number, why in run.refused.values():
-                    print(f"    refused {number}: {why}", flush=True)
-                    refused[why] += number
+    for rows in outcomes(options, one_module, options.names or MODULES):
+        for module, user, form, word, run, lines, took in rows:
+            words[form, word] += 1
+            images += run.images
+            count = len(run.results or {})
+            print(f"| {module} | {user} | {form} | {word} | {count} tests, {took:.1f} s plain, "
+                  f"{run.images} images, {sum(n for n, _ in run.refused.values())} refused |", flush=True)
+            for line in lines[:8]:
+                print(f"    {line}", flush=True)
+            for number, why in run.refused.values():
+                print(f"    refused {number}: {why}", flush=True)
+                refused[why] += number
     for (form, word), count in sorted(words.items()):
         print(f"{form}: {word}: {count}")
     print(f"{images} images, {sum(refused.values())} refused")

@@ -9,16 +9,14 @@ stressor ends: then there is no image. A line per stressor; at the end the sums,
 less than 97 % of those with root's image ended well. Needs Debian's package stress-ng; without it: SKIPPED, status 0.
 Called by `make support`.
 """
-import argparse
 import collections
-import concurrent.futures
 import random
 import shutil
 import subprocess
 import sys
 import time
 
-from job import USERS, Job, kit
+from job import Job, outcomes, parsed, parser
 
 # They change the host, or take all of its memory.
 NOT_HERE = """
@@ -98,30 +96,18 @@ def one(options, user, stressor):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("holdfast")
-    parser.add_argument("--user", choices=USERS, action="append")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--keep", action="store_true", help="keep the folders of those that fail")
-    parser.add_argument("stressors", nargs="*", metavar="STRESSOR")
-    options = parser.parse_intermixed_args()
-    random.seed(options.seed)
-    options.holdfast = kit(options.holdfast)
+    options = parsed(parser("STRESSOR"))
     if not shutil.which("stress-ng"):
         print("SKIPPED: stress-ng is not here")
         return 0
     there = subprocess.run(["stress-ng", "--stressors"], capture_output=True, text=True, check=True).stdout.split()
-    names = options.stressors or [name for name in there if name not in NOT_HERE]
+    names = options.names or [name for name in there if name not in NOT_HERE]
     words = collections.defaultdict(collections.Counter)
-    tasks = [(user, name) for name in names for user in options.user or USERS]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(one, options, *task) for task in tasks]):
-            stressor, user, word, lines = done.result()
-            words[user][word.split(":")[0]] += 1
-            print(f"| {stressor} | {user} | {word} |", flush=True)
-            for line in lines if word != "not plain" else []:
-                print(f"    {line}", flush=True)
+    for stressor, user, word, lines in outcomes(options, one, names):
+        words[user][word.split(":")[0]] += 1
+        print(f"| {stressor} | {user} | {word} |", flush=True)
+        for line in lines if word != "not plain" else []:
+            print(f"    {line}", flush=True)
     good = True
     for user, counts in sorted(words.items()):
         right = counts["right"]
