@@ -181,19 +181,23 @@ fn pause(pid: i32) {
     }
 }
 
-/// One look, begun anew when something went away under it.
+/// One look, begun anew when something went away under it. The files of a process that is ending are root's as soon as
+/// it has no memory (fs/proc/base.c, task_dump_owner): what is forbidden counts if it is so at each look.
 fn look(options: &CheckOptions, comm: &str) -> Result<Vec<Found>, CheckError> {
     let pid = options.pid;
-    for _ in 0..TRIES {
+    let mut tries = 0;
+    loop {
+        tries += 1;
         match look_once(options) {
             Ok(found) => return Ok(found),
+            Err(_) if tries < TRIES => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(CheckError::Closed { pid, comm: comm.to_owned(), error });
             }
-            Err(_) => {}
+            Err(_) => return Err(CheckError::Gone { pid }),
         }
+        thread::sleep(PAUSE);
     }
-    Err(CheckError::Gone { pid })
 }
 
 /// A process that can be looked into.
