@@ -203,6 +203,7 @@ pub(super) fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
     for source in sources {
         let (tier, there) = (source.spec.name(), &source.found.folder);
         let others = others(job, there, source.versions.iter().copied(), tiers::host_of)?;
+        let speed = record.of(&tier).and_then(|known| known.speed);
         record.tiers.retain(|known| known.tier != tier);
         record.tiers.push(TierRecord {
             tier,
@@ -210,6 +211,7 @@ pub(super) fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
             others: others.into_values().collect(),
             // Advice: an image that was on its way there has a number too.
             greatest: there.inventory().map_or(0, |there| there.greatest()),
+            speed,
             known_ns: clock::realtime_ns(),
             ..TierRecord::default()
         });

@@ -124,6 +124,25 @@ fn azure() {
 }
 
 #[test]
+fn what_would_need_longer_than_the_notice_leaves_is_in_an_image_ahead_of_it() {
+    as_user(|bed| {
+        let service = Service::start()?;
+        // Nothing goes through in half of a minute.
+        let tier = format!("dir={},rate=1K/s", bed.dir().join("work/tier").display());
+        let mut command = plain_job::command(bed, JOB, &["--on-spot", "gcp", "--tier", &tier])?;
+        let (mut front, pid) =
+            plain_job::started(bed, JOB, command.env("GCE_METADATA_HOST", &service.address))?;
+        // No --every, no signal, no request.
+        bed.until("an image", PATIENCE, || !bed.images(JOB).is_empty())?;
+        ensure!(front.try_wait()?.is_none() && !bed.text("err").contains("--on-spot"), "{}", bed.text("err"));
+        service.notice.store(true, SeqCst);
+        bed.until("how long it takes", PATIENCE, || bed.text("err").contains(" s at 1.0 KiB/s"))?;
+        ensure!(bed.text("err").contains("the program ended; "), "{}", bed.text("err"));
+        plain_job::kill_all(bed, JOB, &mut front, pid)
+    });
+}
+
+#[test]
 fn a_command_of_the_user_and_none_of_its_processes_is_left() {
     as_user(|bed| {
         // Once it waits, and is ended together with the job; then it tells.

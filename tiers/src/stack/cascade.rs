@@ -77,6 +77,7 @@ impl Cascade {
                 failures: 0,
                 read_only: None,
                 single_writer: known.single_writer,
+                speed: known.speed,
                 moved: Instant::now(),
                 greatest: known.greatest,
                 unusable: BTreeSet::new(),

@@ -36,6 +36,8 @@ pub struct TierRecord {
     pub single_writer: Option<String>,
     /// The greatest number that anything there has, also of what is not complete: new images get greater ones.
     pub greatest: u64,
+    /// How fast its last copies went, bytes per second, if any was large enough to tell.
+    pub speed: Option<u64>,
     /// CLOCK_REALTIME of this knowledge, nanoseconds.
     pub known_ns: u64,
 }

@@ -73,6 +73,8 @@ pub struct TierState {
     pub read_only: Option<String>,
     /// Why only one host may write there, as far as it was written to.
     pub single_writer: Option<String>,
+    /// How fast its last copies went, bytes of images per second, if any was large enough to tell.
+    pub speed: Option<u64>,
     /// When something has moved last.
     pub(super) moved: Instant,
     /// The greatest number that anything there has.
@@ -155,6 +157,7 @@ impl Shared {
             read_only: state.read_only.clone(),
             single_writer: state.single_writer.clone(),
             greatest: state.greatest,
+            speed: state.speed,
             known_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
         let record = TiersRecord { tiers: states.iter().map(tier).collect() };

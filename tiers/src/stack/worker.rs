@@ -24,6 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A copy of fewer bytes tells of the connection, not of its speed.
+const TELLING: u64 = 1 << 20;
+
 /// The thread of one tier.
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -391,7 +394,17 @@ impl Worker {
         let pace = WorkerPace { worker: self, epoch: epoch.0 };
         let recipe = (!self.spec.is_store()).then_some(&recipe[..]);
         let copier = Copier { from: self.shared.job.folder(), to, way: Way::Down, pace: &pace };
-        copier.version(epoch, recipe, there).map(drop)
+        let begun = Instant::now();
+        let copied = copier.version(epoch, recipe, there)?;
+        if copied.bytes >= TELLING {
+            let now = copied.bytes as f64 / begun.elapsed().as_secs_f64().max(1e-3);
+            self.change(|state| {
+                // The last one says most: what is long ago is of another day's network.
+                let speed = state.speed.map_or(now, |before| before as f64 / 4.0 + now * 0.75);
+                state.speed = Some(speed as u64);
+            });
+        }
+        Ok(())
     }
 
     /// Changes the state of the tier; what a listing says of it is written down.

@@ -2,9 +2,13 @@
 //!
 //! A thread of the agent: every two seconds it asks the cloud, or runs the user's command, until there is a notice.
 //! Then it asks for what `holdfast stop` asks for, at the agent's own socket, again and again while there is time. The
-//! bound of `--rate` does not hold any more. Invariants: a service that does not answer is told of once, and asked
+//! bound of `--rate` does not hold any more. Before there is a notice it looks now and then how long that would take
+//! ([`budget`]): where it is more than half of the time that the notice leaves, an image is taken ahead, so that the
+//! last one is a small increment. Invariants: a service that does not answer is told of once, and asked
 //! again; the command is ended together with the agent. Fails by: warnings; the program runs on.
 
+mod ahead;
+mod budget;
 mod cloud;
 
 use super::context::JobContext;
@@ -12,6 +16,7 @@ use crate::client::{self, Agent};
 use crate::exit::Failure;
 use crate::settings::{Settings, Spot};
 use crate::user_command;
+use ahead::Ahead;
 use cloud::{Cloud, Notice};
 use holdfast_image::control::{Request, Wishes};
 use holdfast_sys::ptrace;
@@ -67,6 +72,7 @@ pub fn watch(context: &Arc<JobContext>) -> Result<Option<SpotWatch>, Failure> {
 fn wait(context: &JobContext, spot: &Spot, child: &Mutex<Option<Child>>) -> Notice {
     let mut cloud = None;
     let mut told = false;
+    let mut ahead = Ahead::new(shortest(spot));
     loop {
         let asked = match spot {
             Spot::Command(command) => ask_command(context, command, child),
@@ -85,7 +91,16 @@ fn wait(context: &JobContext, spot: &Spot, child: &Mutex<Option<Child>>) -> Noti
                 }
             }
         }
+        ahead.look(context);
         thread::sleep(PAUSE);
+    }
+}
+
+/// The least that a notice leaves: of AWS two minutes; of Google, Azure, and batch systems mostly, half of one.
+fn shortest(spot: &Spot) -> Duration {
+    match spot {
+        Spot::Aws => Duration::from_secs(120),
+        Spot::Google | Spot::Azure | Spot::Command(_) => Duration::from_secs(30),
     }
 }
 
@@ -130,10 +145,17 @@ fn ask_command(
 fn stop(context: &JobContext, Notice(left): Notice) {
     let end = Instant::now() + left.unwrap_or(LONGEST);
     let when = left.map_or("soon".to_owned(), |left| format!("in {} s", left.as_secs()));
-    context.warn(format!("--on-spot: this machine goes {when}: an image is taken, and the program ended"));
+    let need = ahead::need(context);
+    let how_long = need.as_ref().map_or_else(String::new, |need| format!("; {need}"));
+    context.warn(format!(
+        "--on-spot: this machine goes {when}: an image is taken, and the program ended{how_long}"
+    ));
     {
         let mut settings = context.settings.lock();
         *settings = Arc::new(Settings { rate: None, ..Settings::clone(&settings) });
+    }
+    if need.is_some_and(|need| left.is_some_and(|left| need.is_for_those_that_wait(left))) {
+        ahead::wait_for_copies(context, end);
     }
     loop {
         let asked = Agent::connect(&context.job).and_then(|agent| {
