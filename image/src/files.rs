@@ -323,6 +323,9 @@ pub enum Object {
         /// Of a stream: where bytes were sent out of band in what waits.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         marks: Vec<UrgentMark>,
+        /// As [`SocketRecord::network`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        network: Option<u64>,
     },
     /// Any other socket.
     Socket(Box<SocketRecord>),
@@ -407,6 +410,15 @@ impl Object {
     pub fn is_saved_as(&self, content: &FileContent) -> bool {
         let saved = (content.device, content.inode);
         matches!(self, Object::Regular { device, inode, .. } if (*device, *inode) == saved)
+    }
+
+    /// The network namespace of a socket, if that is not the job's.
+    pub fn network_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Object::SocketPair { network, .. } => network.as_mut(),
+            Object::Socket(socket) => socket.network.as_mut(),
+            _ => None,
+        }
     }
 
     /// The path of a file or folder.

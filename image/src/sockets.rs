@@ -62,6 +62,9 @@ pub struct SocketRecord {
     /// its port (SO_REUSEPORT).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<Ownership>,
+    /// The network namespace that it is of, if that is not the job's, by its place in `ProcessRecord::made_namespaces`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<u64>,
 }
 
 fn is_open(shut: &u8) -> bool {

@@ -69,6 +69,7 @@ pub fn socket(domain: u32, local: Vec<u8>) -> SocketRecord {
         number: None,
         peer_ids: None,
         made_by: None,
+        network: None,
     }
 }
 

@@ -78,6 +78,11 @@ impl Namespaces {
         if own == job { None } else { inode(&own) }
     }
 
+    /// The inode of the network namespace of a process; `None`: it has ended.
+    pub fn network_of(pid: i32) -> Option<u64> {
+        inode(&procfs::link(&format!("/proc/{pid}/ns/net")).ok()?)
+    }
+
     /// The kinds that differ, by name.
     pub fn differing(&self, other: &Namespaces) -> Vec<&'static str> {
         let differ = |(one, other): (&Option<Vec<u8>>, &Option<Vec<u8>>)| match (one, other) {

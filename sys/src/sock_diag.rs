@@ -1,13 +1,16 @@
-//! What only the kernel knows of unix and UDP sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user).
+//! What only the kernel knows of unix and UDP sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user). It
+//! tells of the sockets of one network namespace: that of the socket by which it is asked.
 //!
 //! # Safety
 //! A netlink socket, one send and one recv with local buffers; the answer is parsed from bytes with bounds checked.
 #![allow(unsafe_code)]
 
+use crate::namespaces::Network;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
@@ -57,24 +60,138 @@ pub struct UnixSocket {
     pub file: Option<u32>,
 }
 
-/// The unix socket with this inode.
+/// What is asked.
+#[derive(Debug)]
+pub struct Diag(OwnedFd);
+
+impl Diag {
+    /// Of this network namespace.
+    ///
+    /// # Errors
+    /// The kernel has no netlink sockets.
+    pub fn here() -> io::Result<Diag> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: numbers only; the result is a new descriptor.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) };
+        crate::fd::owned(i64::from(fd)).map(Diag)
+    }
+
+    /// Of another one.
+    ///
+    /// # Errors
+    /// As [`Network::socket`].
+    pub fn of(network: &Network) -> io::Result<Diag> {
+        network.socket(libc::AF_NETLINK, libc::SOCK_RAW, NETLINK_SOCK_DIAG).map(Diag)
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The unix socket with this inode.
+    ///
+    /// # Errors
+    /// The kernel has no unix diag, or no such socket.
+    pub fn unix_socket(&self, inode: u64) -> io::Result<UnixSocket> {
+        Ok(understand(&self.ask(inode, SHOWN)?))
+    }
+
+    /// All unix sockets of the network namespace, by inode.
+    ///
+    /// # Errors
+    /// The kernel has no unix diag, or cannot tell all.
+    pub fn unix_sockets(&self) -> io::Result<HashMap<u64, UnixSocket>> {
+        let mut all = HashMap::new();
+        self.request(0, SHOWN, NLM_F_REQUEST | NLM_F_DUMP)?;
+        read_all(&self.0, |answer| {
+            all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer));
+        })?;
+        Ok(all)
+    }
+
+    /// Who waits to be accepted by a listener: the inodes of the other ends, 0 for one that was closed
+    /// (net/unix/diag.c, sk_diag_dump_icons).
+    ///
+    /// # Errors
+    /// As [`Diag::unix_socket`]; EMSGSIZE: there are too many.
+    pub fn waiting_connections(&self, inode: u64) -> io::Result<Vec<u64>> {
+        let answer = self.ask(inode, UDIAG_SHOW_ICONS)?;
+        let icons = attributes(&answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
+        let words = icons.map_or(&[][..], |(_, value)| value).chunks_exact(4);
+        Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
+    }
+
+    /// What was shut down of each UDP socket of the network namespace of which something was, by inode: 1 reading, 2
+    /// writing.
+    ///
+    /// # Errors
+    /// The kernel has no diag of UDP, or cannot tell all.
+    pub fn udp_shut(&self) -> io::Result<HashMap<u64, u8>> {
+        let mut all = HashMap::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            // struct inet_diag_req_v2: family, protocol, extensions, padding, states, struct inet_diag_sockid.
+            let mut body =
+                vec![u8::try_from(family).unwrap_or(0), u8::try_from(libc::IPPROTO_UDP).unwrap_or(0), 0, 0];
+            body.extend_from_slice(&u32::MAX.to_ne_bytes());
+            body.extend_from_slice(&[0; INET_DIAG_SOCKID]);
+            self.ask_for(&body, NLM_F_REQUEST | NLM_F_DUMP)?;
+            read_all(&self.0, |answer| {
+                let shut = attributes(answer, INET_DIAG_MSG).find(|(kind, _)| *kind == INET_DIAG_SHUTDOWN);
+                let bits = shut.and_then(|(_, value)| value.first().copied()).unwrap_or(0);
+                if bits != 0 {
+                    all.insert(u64::from(word(answer, 16 + INET_DIAG_MSG - 4).unwrap_or(0)), bits);
+                }
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// What the kernel says of a socket: struct nlmsghdr, struct unix_diag_msg (family, type, state, inode …),
+    /// attributes.
+    fn ask(&self, inode: u64, what: u32) -> io::Result<Vec<u8>> {
+        self.request(inode, what, NLM_F_REQUEST)?;
+        let answer = receive(&self.0, 0)?;
+        if half(&answer, 4) == Some(NLMSG_ERROR) { Err(error_of(&answer)) } else { Ok(answer) }
+    }
+
+    /// Asks for unix sockets.
+    fn request(&self, inode: u64, what: u32, flags: u16) -> io::Result<()> {
+        let mut body = vec![1, 0, 0, 0]; // struct unix_diag_req: AF_UNIX
+        body.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
+        body.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
+        body.extend_from_slice(&what.to_ne_bytes());
+        body.extend_from_slice(&[0xff; 8]); // no cookie
+        self.ask_for(&body, flags)
+    }
+
+    fn ask_for(&self, body: &[u8], flags: u16) -> io::Result<()> {
+        // Of an answer that could not be read to its end the rest is no answer to this.
+        while receive(&self.0, libc::MSG_DONTWAIT).is_ok() {}
+        let len = u32::try_from(16 + body.len()).unwrap_or(0);
+        let mut request = len.to_ne_bytes().to_vec(); // struct nlmsghdr
+        request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        request.extend_from_slice(&flags.to_ne_bytes());
+        request.extend_from_slice(&[0; 8]);
+        request.extend_from_slice(body);
+        crate::fd::send(self.0.as_fd(), &request, 0).map(drop)
+    }
+}
+
+/// The unix socket of this network namespace with this inode.
 ///
 /// # Errors
-/// The kernel has no unix diag, or no such socket.
+/// As [`Diag::unix_socket`].
 pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
-    Ok(understand(&ask(inode, SHOWN)?))
+    Diag::here()?.unix_socket(inode)
 }
 
 /// All unix sockets of this network namespace, by inode.
 ///
 /// # Errors
-/// The kernel has no unix diag, or cannot tell all.
+/// As [`Diag::unix_sockets`].
 pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
-    let mut all = HashMap::new();
-    read_all(&request(0, SHOWN, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
-        all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer));
-    })?;
-    Ok(all)
+    Diag::here()?.unix_sockets()
 }
 
 /// A name without a file (unix(7)) that a socket has.
@@ -94,7 +211,9 @@ pub struct AbstractName {
 pub fn abstract_names() -> io::Result<Vec<AbstractName>> {
     let (mut all, mut lacks) = (Vec::new(), false);
     let shown = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-    read_all(&request(0, shown, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
+    let diag = Diag::here()?;
+    diag.request(0, shown, NLM_F_REQUEST | NLM_F_DUMP)?;
+    read_all(&diag.0, |answer| {
         let value = |wanted| attributes(answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == wanted);
         let name = value(UNIX_DIAG_NAME).and_then(|(_, name)| name.strip_prefix(&[0]));
         let user = value(UNIX_DIAG_UID).and_then(|(_, user)| word(user, 0));
@@ -107,34 +226,10 @@ pub fn abstract_names() -> io::Result<Vec<AbstractName>> {
     if lacks { Err(io::ErrorKind::Unsupported.into()) } else { Ok(all) }
 }
 
-/// What was shut down of each UDP socket of this network namespace of which something was, by inode: 1 reading, 2
-/// writing.
-///
-/// # Errors
-/// The kernel has no diag of UDP, or cannot tell all.
-pub fn udp_shut() -> io::Result<HashMap<u64, u8>> {
-    let mut all = HashMap::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        // struct inet_diag_req_v2: family, protocol, extensions, padding, states, struct inet_diag_sockid.
-        let mut body =
-            vec![u8::try_from(family).unwrap_or(0), u8::try_from(libc::IPPROTO_UDP).unwrap_or(0), 0, 0];
-        body.extend_from_slice(&u32::MAX.to_ne_bytes());
-        body.extend_from_slice(&[0; INET_DIAG_SOCKID]);
-        read_all(&ask_for(&body, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
-            let shut = attributes(answer, INET_DIAG_MSG).find(|(kind, _)| *kind == INET_DIAG_SHUTDOWN);
-            let bits = shut.and_then(|(_, value)| value.first().copied()).unwrap_or(0);
-            if bits != 0 {
-                all.insert(u64::from(word(answer, 16 + INET_DIAG_MSG - 4).unwrap_or(0)), bits);
-            }
-        })?;
-    }
-    Ok(all)
-}
-
 /// Reads all messages of an answer.
 fn read_all(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     loop {
-        let answers = receive(socket)?;
+        let answers = receive(socket, 0)?;
         let mut rest = answers.as_slice();
         // Messages begin at multiples of four bytes (netlink(7)).
         while let Some(len) =
@@ -176,55 +271,10 @@ fn understand(answer: &[u8]) -> UnixSocket {
     found
 }
 
-/// Who waits to be accepted by a listener: the inodes of the other ends, 0 for one that was closed (net/unix/diag.c,
-/// sk_diag_dump_icons).
-///
-/// # Errors
-/// As [`unix_socket`]; EMSGSIZE: there are too many.
-pub fn waiting_connections(inode: u64) -> io::Result<Vec<u64>> {
-    let answer = ask(inode, UDIAG_SHOW_ICONS)?;
-    let icons = attributes(&answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
-    let words = icons.map_or(&[][..], |(_, value)| value).chunks_exact(4);
-    Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
-}
-
-/// What the kernel says of a socket: struct nlmsghdr, struct unix_diag_msg (family, type, state, inode …), attributes.
-fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
-    let answer = receive(&request(inode, what, NLM_F_REQUEST)?)?;
-    if half(&answer, 4) == Some(NLMSG_ERROR) { Err(error_of(&answer)) } else { Ok(answer) }
-}
-
-/// Asks for unix sockets; the answer comes from the result.
-fn request(inode: u64, what: u32, flags: u16) -> io::Result<OwnedFd> {
-    let mut body = vec![1, 0, 0, 0]; // struct unix_diag_req: AF_UNIX
-    body.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
-    body.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
-    body.extend_from_slice(&what.to_ne_bytes());
-    body.extend_from_slice(&[0xff; 8]); // no cookie
-    ask_for(&body, flags)
-}
-
-fn ask_for(body: &[u8], flags: u16) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    const NETLINK_SOCK_DIAG: i32 = 4;
-    // SAFETY: numbers only; the result is a new descriptor.
-    let fd = crate::check(i64::from(unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) }))?;
-    // SAFETY: as above.
-    let socket = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) };
-    let len = u32::try_from(16 + body.len()).unwrap_or(0);
-    let mut request = len.to_ne_bytes().to_vec(); // struct nlmsghdr
-    request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request.extend_from_slice(&flags.to_ne_bytes());
-    request.extend_from_slice(&[0; 8]);
-    request.extend_from_slice(body);
-    crate::fd::send(socket.as_fd(), &request, 0)?;
-    Ok(socket)
-}
-
 /// What comes next; at most as much as the kernel sends at once (net/netlink/af_netlink.c, netlink_dump).
-fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
+fn receive(socket: &OwnedFd, flags: i32) -> io::Result<Vec<u8>> {
     let mut answer = vec![0_u8; 32 << 10];
-    let len = crate::fd::receive(socket.as_fd(), &mut answer, 0)?;
+    let len = crate::fd::receive(socket.as_fd(), &mut answer, flags)?;
     answer.truncate(len);
     Ok(answer)
 }
@@ -311,7 +361,7 @@ mod tests {
         };
         let sockets = [0, 1, 2, 3].map(udp);
         // A kernel may be built without.
-        let Ok(all) = udp_shut() else { return };
+        let Ok(all) = Diag::here().and_then(|diag| diag.udp_shut()) else { return };
         let found = sockets.each_ref().map(|socket| all.get(&inode(socket)).copied());
         assert_eq!(found, [None, Some(1), Some(2), Some(3)]);
     }
@@ -328,10 +378,11 @@ mod tests {
         assert_eq!((found.listens, found.waiting, found.backlog), (true, 1, 7));
         let found = unix_socket(inode(&client)).unwrap();
         assert_eq!((found.peer, found.ended), (Some(0), false), "not accepted yet");
-        assert_eq!(waiting_connections(inode(&listener)).unwrap(), [inode(&client)]);
+        let diag = Diag::here().unwrap();
+        assert_eq!(diag.waiting_connections(inode(&listener)).unwrap(), [inode(&client)]);
         drop(client);
         // Another test's child, made meanwhile, has the socket until its exec.
-        while waiting_connections(inode(&listener)).unwrap() != [0] {
+        while diag.waiting_connections(inode(&listener)).unwrap() != [0] {
             std::thread::yield_now();
         }
     }

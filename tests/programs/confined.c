@@ -34,10 +34,30 @@ static void socket_file(void)
     CHECK(mount("own", "confined.own", "tmpfs", 0, NULL) == 0 && mknod("confined.own/socket", S_IFSOCK | 0600, 0) == 0);
 }
 
+/* A socket of a network namespace in which no process is any more: a child has left it to its parent. */
 static void with_socket(void)
 {
-    leave(CLONE_NEWNET);
-    CHECK(socket(AF_INET, SOCK_DGRAM, 0) >= 0);
+    int ends[2], made;
+    union { char room[CMSG_SPACE(sizeof made)]; struct cmsghdr head; } control;
+    char byte = 0;
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, 
+        .msg_controllen = sizeof control};
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    pid_t maker = fork();
+    CHECK(maker >= 0);
+    if (maker == 0) {
+        leave(CLONE_NEWNET);
+        CHECK((made = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+        control.head =
+            (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof made)};
+        memcpy(CMSG_DATA(&control.head), &made, sizeof made);
+        CHECK(sendmsg(ends[1], &message, 0) == 1);
+        _exit(0);
+    }
+    close(ends[1]);
+    if (recvmsg(ends[0], &message, 0) != 1) exit(77);
+    CHECK(waitpid(maker, NULL, 0) == maker && close(ends[0]) == 0);
 }
 
 static void cgroup(void) { leave(CLONE_NEWCGROUP); }

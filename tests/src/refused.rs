@@ -93,8 +93,9 @@ macro_rules! refused {
                 refused "process" "left the namespaces of its job" "pid";
             time_namespace: "confined" "time" "45" => "A time namespace for its children",
                 refused "process" "left the namespaces of its job" "time";
-            socket_in_a_network_namespace: "confined" "socket" "45" => "A socket in a network namespace of its own",
-                refused "fd " "network namespace of its own";
+            socket_of_a_left_network_namespace: "confined" "socket" "45" =>
+                "A socket of a network namespace that all have left",
+                refused "fd " "network namespace in which no process of the job is";
             objects_in_an_ipc_namespace: "held" "own_objects" "15" =>
                 "System V objects in an ipc namespace of its own",
                 refused "process" "System V objects in its ipc namespace";

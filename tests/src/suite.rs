@@ -471,6 +471,9 @@ macro_rules! suite {
                 apart_names: "apart" "names" => "A uts namespace of its own";
                 apart_objects: "apart" "objects" => "An ipc namespace of its own";
                 apart_loopback: "apart" "loopback" => "A network namespace of its own with loopback, without sockets";
+                networks_own: "networks" "own" => "A network namespace of its own with sockets of all kinds";
+                #[short] networks_both: "networks" "both" =>
+                    "A child in a network namespace of its own, with the addresses of its parent, connected to it";
                 apart_root: "apart" "root" => "A user namespace of its own, as root inside (unshare -Ur)";
                 apart_same: "apart" "same" => "The same, as who it was";
                 #[short] apart_all: "apart" "all" => "All four of them";

@@ -208,6 +208,9 @@ fn describe_all(
     }
     for description in &mut record.files.descriptions {
         list.settle(description.within.as_mut()).map_err(refused)?;
+        if let Some(network) = description.object.network_mut() {
+            *network = list.place(*network).map_err(refused)?;
+        }
     }
     record.made_namespaces = list.records;
     (record.files.nameless, record.files.segments, record.files.ipc) =

@@ -145,6 +145,16 @@ impl List {
         within.namespace = place.ok_or_else(|| format!("{} {}", within.path, mounts::DETACHED))? as u64;
         Ok(())
     }
+
+    /// The place of the network namespace of a socket, by its inode.
+    ///
+    /// # Errors
+    /// No process is in it any more.
+    pub fn place(&self, network: u64) -> Result<u64, String> {
+        let place = self.inodes.iter().position(|inode| *inode == network);
+        let none = "a socket is of a network namespace in which no process of the job is any more; try again";
+        place.map(|place| place as u64).ok_or_else(|| none.into())
+    }
 }
 
 /// All of them.

@@ -10,6 +10,7 @@ use holdfast_sys::procfs::Status;
 use holdfast_sys::{namespaces, unix_socket};
 use std::fs::{self, File};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -87,19 +88,44 @@ fn owner(pid: i32, kind: &str) -> io::Result<Option<u64>> {
     Ok(Some(File::from(owner?).metadata()?.ino()))
 }
 
-/// A network namespace must have nothing but a loopback device.
+/// A network namespace must have nothing but a loopback device, with nothing but its own addresses.
 fn network(pid: i32) -> Result<(), String> {
     let devices = unless_ended(fs::read_to_string(format!("/proc/{pid}/net/dev")));
     let devices = devices.map_err(|error| format!("the devices of its network namespace: {error}"))?;
     let devices = devices.unwrap_or_default();
     // Two lines of headings (net/core/net-procfs.c).
     let names = devices.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
-    match names.into_iter().find(|name| name != "lo") {
-        Some(name) => Err(format!(
+    if let Some(name) = names.into_iter().find(|name| name != "lo") {
+        return Err(format!(
             "its network namespace has the device {name}, which no restart can make: start `holdfast run` inside"
+        ));
+    }
+    let text = |table: &str| fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+    match more_address(&text("fib_trie"), &text("if_inet6")) {
+        Some(address) => Err(format!(
+            "its network namespace has the address {address}, which no restart gives it: use one of 127.0.0.0/8, or \
+             start `holdfast run` inside"
         )),
         None => Ok(()),
     }
+}
+
+/// An address that a loopback device has not of itself. In the first table a line behind it says that it is
+/// local (net/ipv4/fib_trie.c, fib_trie_seq_show), in the second at the begin of its line (proc(5)).
+fn more_address(trie: &str, six: &str) -> Option<IpAddr> {
+    let mut last = None;
+    let mut four = trie.lines().filter_map(|line| {
+        if let Some((_, address)) = line.split_once("|--") {
+            last = address.trim().parse::<Ipv4Addr>().ok();
+        }
+        last.filter(|_| line.trim() == "/32 host LOCAL")
+    });
+    let mut six = six
+        .lines()
+        .filter_map(|line| u128::from_str_radix(line.split_whitespace().next()?, 16).ok())
+        .map(Ipv6Addr::from);
+    let four = four.find(|address| !address.is_loopback()).map(IpAddr::V4);
+    four.or_else(|| six.find(|address| !address.is_loopback()).map(IpAddr::V6))
 }
 
 /// Whether the loopback device of a process's network namespace is up: its address is local then.
@@ -153,6 +179,18 @@ mod tests {
         assert_eq!((ranges(""), ranges("0 1"), ranges("0 a 1")), (Some(Vec::new()), None, None));
         let own = std::process::id().cast_signed();
         assert!(id_maps(own).is_some_and(|maps| !maps.users.is_empty()));
+    }
+
+    #[test]
+    fn addresses_that_a_loopback_device_has_not_of_itself_are_found() {
+        let own = "Local:\n  +-- 0.0.0.0/0 2 0 2\n     +-- 127.0.0.0/8 2 0 2\n    |-- 127.0.0.0\n    /8 host LOCAL\n\
+                      |-- 127.0.0.1\n    /32 host LOCAL\n    |-- 127.255.255.255\n    /32 link BROADCAST\n";
+        let six = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        assert_eq!(more_address(own, six), None);
+        let more = format!("{own}     |-- 10.1.2.3\n        /32 host LOCAL\n");
+        assert_eq!(more_address(&more, six), "10.1.2.3".parse().ok());
+        let six = format!("{six}fd000000000000000000000000000001 01 40 00 80       lo\n");
+        assert_eq!(more_address(own, &six), "fd00::1".parse().ok());
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! ones. One whose other end was closed is known to the queue alone, which cannot be looked into: the checkpoint
 //! waits until it is accepted.
 
+use super::networks::Net;
 use super::{FileReader, Look, Obstacle};
-use holdfast_sys::socket::TcpInfo;
-use holdfast_sys::{sock_diag, socket};
+use holdfast_sys::socket::{self, TcpInfo};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,26 +19,26 @@ const CLOSE_WAIT: &str = "08";
 
 impl FileReader<'_> {
     /// Nothing in the queue of a unix listener is known to the queue alone.
-    pub(super) fn all_known_unix(&self, inode: u64, waiting: u32) -> Result<(), Obstacle> {
+    pub(super) fn all_known_unix(&self, inode: u64, net: &Net, waiting: u32) -> Result<(), Obstacle> {
         if waiting == 0 || self.look == Look::Running {
             return Ok(());
         }
-        match sock_diag::waiting_connections(inode) {
+        match net.waiting_connections(inode) {
             Ok(clients) if !clients.contains(&0) => Ok(()),
             Ok(_) => Err(Obstacle::Passing(ENDED.into())),
             Err(error) => Err(Obstacle::Passing(format!("connections that were not accepted yet ({error})"))),
         }
     }
 
-    /// The same for a TCP listener of a process.
-    pub(super) fn all_known_tcp(&self, pid: i32, taken: &OwnedFd, info: &TcpInfo) -> Result<(), Obstacle> {
+    /// The same for a TCP listener.
+    pub(super) fn all_known_tcp(&self, net: &Net, taken: &OwnedFd, info: &TcpInfo) -> Result<(), Obstacle> {
         if info.waiting == 0 || self.look == Look::Running {
             return Ok(());
         }
         let at = socket::local_address(taken.as_fd()).ok();
         let Some(at) = at.and_then(|at| super::sockets::canonical(&at)) else { return Ok(()) };
         let ended = ["tcp", "tcp6"].iter().any(|table| {
-            let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+            let text = fs::read_to_string(format!("{}/{table}", net.folder)).unwrap_or_default();
             text.lines().any(|line| is_ended(line, at.port()))
         });
         if ended { Err(Obstacle::Passing(ENDED.into())) } else { Ok(()) }

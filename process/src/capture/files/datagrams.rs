@@ -6,6 +6,7 @@
 use super::in_flight::{
     DESCRIPTORS, Seen, glance, had_empty, has_peek_offset, long_message, note_empty, unreadable,
 };
+use super::networks::Net;
 use super::sockets::{directed, not_supported, record};
 use super::{FileReader, Found, Look, Obstacle, pieces, socket_files};
 use holdfast_image::bytes::Blob;
@@ -98,10 +99,16 @@ impl FileReader<'_> {
     ///
     /// # Errors
     /// Why it cannot be restored.
-    pub(super) fn netlink(&self, found: &Found, taken: &OwnedFd, kind: i32) -> Result<Object, Obstacle> {
+    pub(super) fn netlink(
+        &self,
+        found: &Found,
+        taken: &OwnedFd,
+        net: &Net,
+        kind: i32,
+    ) -> Result<Object, Obstacle> {
         let family = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(-1);
         if !NETLINK_FAMILIES.contains(&family) || self.standard(found).is_some() {
-            return self.inherited(found, not_supported(taken, found.inode));
+            return self.inherited(found, not_supported(taken, found.inode, net));
         }
         if fd::receive(taken.as_fd(), &mut [0], PEEK).is_ok() {
             return Err(Obstacle::Passing(

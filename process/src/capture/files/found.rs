@@ -100,10 +100,26 @@ pub enum Look {
 /// An internet stream of the program.
 pub(super) struct Stream {
     pub(super) inode: u64,
+    /// The network namespace that it is of, and where /proc tells of that.
+    pub(super) network: (Option<u64>, String),
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) info: TcpInfo,
 }
+
+impl Stream {
+    pub(super) fn ends(&self) -> StreamEnds {
+        (self.network.0, self.local, self.peer)
+    }
+
+    /// As the other end has them.
+    pub(super) fn ends_there(&self) -> StreamEnds {
+        (self.network.0, self.peer, self.local)
+    }
+}
+
+/// The network namespace of a stream, its address, and that of the other end.
+pub(super) type StreamEnds = (Option<u64>, SocketAddr, SocketAddr);
 
 /// A group that a socket has joined on an interface.
 pub(super) type Group = (u32, IpAddr);

@@ -6,17 +6,17 @@
 
 use super::found::{Found, Look, Stream};
 use super::in_flight::waiting;
+use super::networks::Net;
 use super::sockets::{
     NOT_ACCEPTED, canonical, directed, leads_outside, not_supported, peer_of, readable_address, record,
 };
 use super::urgent::Waiting;
-use super::{FileReader, Obstacle, shut};
+use super::{FileReader, Obstacle, multicast, shut};
 use crate::connection::{self, Local, Orphan, is_shut};
 use holdfast_image::record::{Object, SocketState};
 use holdfast_sys::fd;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::tcp_buffers;
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -36,16 +36,16 @@ impl FileReader<'_> {
         &self,
         found: &Found,
         taken: &OwnedFd,
-        domain: i32,
-        socket_type: i32,
+        net: &Net,
+        (domain, socket_type): (i32, i32),
     ) -> Result<Object, Obstacle> {
         let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
         let kind = (socket_type, protocol);
         let state = if kind == (libc::SOCK_STREAM, libc::IPPROTO_TCP) {
             refuse_layers(taken)?;
-            match self.stream(found, taken)? {
+            match self.stream(found, taken, net)? {
                 Some(state) => state,
-                None => return self.inherited(found, leads_outside(taken, found.inode)),
+                None => return self.inherited(found, leads_outside(taken, found.inode, net)),
             }
         } else if is_of_packets(kind) {
             if self.standard(found).is_some() {
@@ -54,19 +54,19 @@ impl FileReader<'_> {
             match socket::peer_address(taken.as_fd()) {
                 Ok(_) => directed(taken)?,
                 // One without ports has one all the same, and says so to its owner alone (inet_getname).
-                Err(_) if sends_unseen(self.holder_of(found).pid, found.inode) => {
+                Err(_) if sends_unseen(net, found.inode) => {
                     return Err(WITHOUT_PORT.into());
                 }
                 Err(_) => SocketState::Idle,
             }
         } else {
-            return self.inherited(found, not_supported(taken, found.inode));
+            return self.inherited(found, not_supported(taken, found.inode, net));
         };
         let mut object = record(taken, (domain, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             if socket_type != libc::SOCK_STREAM {
-                socket.options.extend(self.joined(taken, domain));
-                socket.shut = self.udp_shut(found, taken);
+                socket.options.extend(multicast::joined(net.groups(), taken, domain));
+                socket.shut = Self::udp_shut(net, found, taken);
             } else {
                 socket.shut = shut::of_tcp(taken, &socket.state);
             }
@@ -75,7 +75,7 @@ impl FileReader<'_> {
     }
 
     /// The state of a TCP socket; `None`: it leads outside.
-    fn stream(&self, found: &Found, taken: &OwnedFd) -> Result<Option<SocketState>, Obstacle> {
+    fn stream(&self, found: &Found, taken: &OwnedFd, net: &Net) -> Result<Option<SocketState>, Obstacle> {
         let told = || socket::tcp_info(taken.as_fd()).map_err(|error| error.to_string());
         let mut info = told()?;
         if ![tcp_state::LISTEN, tcp_state::CLOSE].contains(&info.state) {
@@ -84,7 +84,7 @@ impl FileReader<'_> {
             info = told()?;
         }
         if info.state == tcp_state::LISTEN {
-            self.all_known_tcp(self.holder_of(found).pid, taken, &info)?;
+            self.all_known_tcp(net, taken, &info)?;
             self.free_after_death(taken);
             return Ok(Some(SocketState::Listening { backlog: info.backlog }));
         }
@@ -121,7 +121,7 @@ impl FileReader<'_> {
                 }));
             }
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
-            let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET));
+            let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET, net));
             let Some(peer) = peer else {
                 return Ok(self.outside.lose_connections.then_some(SocketState::Lost));
             };
@@ -155,7 +155,9 @@ impl FileReader<'_> {
                 let info = socket::tcp_info(taken.as_fd()).ok()?;
                 let local = canonical(&socket::local_address(taken.as_fd()).ok()?)?;
                 let peer = canonical(&socket::peer_address(taken.as_fd()).ok()?)?;
-                Some((found.inode, Stream { inode: found.inode, local, peer, info }))
+                let net = self.net(&taken).ok()?;
+                let network = (net.place, net.folder.clone());
+                Some((found.inode, Stream { inode: found.inode, network, local, peer, info }))
             })
             .collect()
     }
@@ -173,12 +175,11 @@ impl FileReader<'_> {
 
     /// Has what is on its way arrive, and looks again where anything has.
     fn drain(&self, all: &mut HashMap<u64, Stream>) {
-        let ends: HashMap<_, u64> =
-            all.values().map(|stream| ((stream.local, stream.peer), stream.inode)).collect();
-        let closed = OnceCell::new();
+        let ends: HashMap<_, u64> = all.values().map(|stream| (stream.ends(), stream.inode)).collect();
+        let mut closed = HashMap::new();
         let mut moved = Vec::new();
         for own in all.values() {
-            let other = ends.get(&(own.peer, own.local)).and_then(|inode| all.get(inode));
+            let other = ends.get(&own.ends_there()).and_then(|inode| all.get(inode));
             match other.filter(|other| other.inode != own.inode) {
                 Some(other) if !is_whole(&own.info, &other.info) => {
                     let Some((from, to)) = self.end(own.inode).zip(self.end(other.inode)) else { continue };
@@ -197,7 +198,7 @@ impl FileReader<'_> {
                     }
                 }
                 None if own.info.state != tcp_state::CLOSE_WAIT => {
-                    let queues = closed.get_or_init(closing);
+                    let queues = closed.entry(own.network.0).or_insert_with(|| closing(&own.network.1));
                     let Some(left) = queues.get(&(own.peer, own.local)) else { continue };
                     let Some(to) = self.end(own.inode) else { continue };
                     let orphan = Orphan { to: &to, total: own.info.received + left + 1 };
@@ -219,7 +220,8 @@ impl FileReader<'_> {
 
     /// Whether the other end has been closed, and all of what it has sent waits here, or will at a stop.
     fn is_ended(&self, own: &Stream) -> bool {
-        let will = || self.look == Look::Running && closing().contains_key(&(own.peer, own.local));
+        let will =
+            || self.look == Look::Running && closing(&own.network.1).contains_key(&(own.peer, own.local));
         own.info.state == tcp_state::CLOSE_WAIT && is_alone(own) || will()
     }
 
@@ -231,8 +233,8 @@ impl FileReader<'_> {
     /// The other end of a connection, if the program has it, too.
     fn other_end(&self, own: &Stream) -> Option<&Stream> {
         let all = self.streams();
-        let by_ends = || all.values().map(|stream| ((stream.local, stream.peer), stream.inode)).collect();
-        let inode = self.stream_ends.get_or_init(by_ends).get(&(own.peer, own.local))?;
+        let by_ends = || all.values().map(|stream| (stream.ends(), stream.inode)).collect();
+        let inode = self.stream_ends.get_or_init(by_ends).get(&own.ends_there())?;
         all.get(inode).filter(|other| other.inode != own.inode)
     }
 }
@@ -245,9 +247,9 @@ fn is_of_packets((socket_type, protocol): (i32, i32)) -> bool {
 }
 
 /// Whether a socket is connected: state 1 in the tables of its kind (net/ipv4/raw.c, raw_sock_seq_show).
-fn sends_unseen(pid: i32, inode: u64) -> bool {
+fn sends_unseen(net: &Net, inode: u64) -> bool {
     ["raw", "raw6"].iter().any(|table| {
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        let text = fs::read_to_string(format!("{}/{table}", net.folder)).unwrap_or_default();
         text.lines().any(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             words.get(9).is_some_and(|own| own.parse() == Ok(inode)) && words.get(3) == Some(&"01")
@@ -263,8 +265,8 @@ struct Line {
     inode: u64,
 }
 
-/// All TCP sockets of the host. `None`: they are not told.
-fn table() -> Option<Vec<Line>> {
+/// All TCP sockets of a network namespace, of which /proc tells in this folder. `None`: they are not told.
+fn table(folder: &str) -> Option<Vec<Line>> {
     let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let line = |line: &str| {
@@ -278,7 +280,7 @@ fn table() -> Option<Vec<Line>> {
     };
     let mut all = Vec::new();
     for table in ["tcp", "tcp6"] {
-        let text = fs::read_to_string(format!("/proc/net/{table}")).ok()?;
+        let text = fs::read_to_string(format!("{folder}/{table}")).ok()?;
         all.extend(text.lines().skip(1).filter_map(line));
     }
     Some(all)
@@ -286,16 +288,16 @@ fn table() -> Option<Vec<Line>> {
 
 /// Ends that no process has and that still send, by their ends: how much of it. What a listener has not given out yet
 /// has no process either, but has not sent its last.
-fn closing() -> HashMap<(SocketAddr, SocketAddr), u64> {
+fn closing(folder: &str) -> HashMap<(SocketAddr, SocketAddr), u64> {
     let sends = |line: &Line| line.inode == 0 && is_shut(line.state);
-    table().unwrap_or_default().into_iter().filter(sends).map(|line| (line.ends, line.queued)).collect()
+    table(folder).unwrap_or_default().into_iter().filter(sends).map(|line| (line.ends, line.queued)).collect()
 }
 
 /// Whether the other end of a connection of this host has been closed: the kernel finishes it alone, or has done so.
 fn is_alone(own: &Stream) -> bool {
     let here = own.peer.ip() == own.local.ip() || own.peer.ip().is_loopback();
     let is_held = |line: &Line| line.ends == (own.peer, own.local) && line.inode != 0;
-    here && table().is_some_and(|all| !all.iter().any(is_held))
+    here && table(&own.network.1).is_some_and(|all| !all.iter().any(is_held))
 }
 
 /// Whether all that was sent at this end has come to the other. The end of the stream counts as one byte received.

@@ -18,6 +18,7 @@ pub mod inotify;
 mod internet;
 mod locks;
 mod multicast;
+mod networks;
 mod objects;
 mod obstacle;
 mod passed;
@@ -40,21 +41,20 @@ use crate::cuda::uses;
 use crate::inject::copied_files;
 use crate::namespaces::Namespaces;
 use crate::thread_pool;
-use found::{Found, Group, Stream};
+use found::{Found, Stream, StreamEnds};
 use holdfast_image::record::{
     Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, PosixQueue, Pty,
 };
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone;
 use holdfast_sys::procfs::{self, DescriptorFolder};
-use holdfast_sys::sock_diag::UnixSocket;
+use networks::Net;
 use obstacle::Obstacle;
 use passed::Passed;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 pub use covered::Covered;
@@ -87,18 +87,12 @@ pub struct FileReader<'a> {
     passed: Passed,
     /// Places in `found`, by inode.
     places: HashMap<u64, Vec<usize>>,
-    /// Whether each holder is in another network namespace than we are, once it was asked for.
-    apart: OnceCell<Vec<bool>>,
-    /// All unix sockets of the host, once they were asked for.
-    unixes: OnceCell<HashMap<u64, UnixSocket>>,
-    /// Its TCP connections, once they were asked for.
+    /// The network namespaces that they are in, once they were asked for.
+    nets: OnceCell<Vec<Net>>,
+    /// TCP connections, once they were asked for.
     streams: OnceCell<HashMap<u64, Stream>>,
     /// Their inodes, by the address here and there.
-    stream_ends: OnceCell<HashMap<(SocketAddr, SocketAddr), u64>>,
-    /// What was shut down of UDP sockets, once it was asked for; `None`: the kernel does not tell.
-    udp: OnceCell<Option<HashMap<u64, u8>>>,
-    /// Multicast groups that a socket of the host has joined, once they were asked for.
-    groups: OnceCell<Vec<Group>>,
+    stream_ends: OnceCell<HashMap<StreamEnds, u64>>,
     /// What shared mappings cover of files without a name.
     covered: Covered,
     /// Files without a name so far.
@@ -146,12 +140,9 @@ impl<'a> FileReader<'a> {
             views,
             passed: Passed::default(),
             places,
-            apart: OnceCell::new(),
-            unixes: OnceCell::new(),
+            nets: OnceCell::new(),
             streams: OnceCell::new(),
             stream_ends: OnceCell::new(),
-            udp: OnceCell::new(),
-            groups: OnceCell::new(),
             covered: Covered::default(),
             nameless: RefCell::default(),
             queues: RefCell::default(),

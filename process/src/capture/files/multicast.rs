@@ -5,7 +5,6 @@
 //! Inside the stop. What is found is a list of options, which a restart sets in this order. Interfaces are known by
 //! number.
 
-use super::FileReader;
 use super::found::Group;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketOption;
@@ -27,19 +26,18 @@ const HEAD: usize = COUNT + 4;
 /// Sources that are kept of a filter.
 const SOURCES: usize = 64;
 
-impl FileReader<'_> {
-    /// The options that make a socket a member of its groups again. One of IPv6 may have joined groups of IPv4 too.
-    pub(super) fn joined(&self, taken: &OwnedFd, domain: i32) -> Vec<SocketOption> {
-        let all = self.groups.get_or_init(of_host).iter();
-        let may = |group: &&Group| domain == libc::AF_INET6 || group.1.is_ipv4();
-        all.filter(may).flat_map(|group| membership(taken, *group)).collect()
-    }
+/// The options that make a socket a member of its groups again. One of IPv6 may have joined groups of IPv4 too. `all`:
+/// of its network namespace.
+pub(super) fn joined(all: &[Group], taken: &OwnedFd, domain: i32) -> Vec<SocketOption> {
+    let may = |group: &&Group| domain == libc::AF_INET6 || group.1.is_ipv4();
+    all.iter().filter(may).flat_map(|group| membership(taken, *group)).collect()
 }
 
-fn of_host() -> Vec<Group> {
-    let text = |file: &str| fs::read_to_string(file).unwrap_or_default();
-    let mut all = of_ipv4(&text("/proc/net/igmp"));
-    all.extend(of_ipv6(&text("/proc/net/igmp6")));
+/// All of a network namespace, of which /proc tells in this folder.
+pub(super) fn of_network(folder: &str) -> Vec<Group> {
+    let text = |file: &str| fs::read_to_string(format!("{folder}/{file}")).unwrap_or_default();
+    let mut all = of_ipv4(&text("igmp"));
+    all.extend(of_ipv6(&text("igmp6")));
     all
 }
 
@@ -131,7 +129,7 @@ mod tests {
         assert_eq!(options.len(), 1, "no filter of sources");
         assert!(membership(&member, (loopback, other.into())).is_empty());
         let of_all = |socket: &OwnedFd| -> Vec<SocketOption> {
-            of_host().into_iter().flat_map(|group| membership(socket, group)).collect()
+            of_network("/proc/self/net").into_iter().flat_map(|group| membership(socket, group)).collect()
         };
         assert!(of_all(&member).contains(&options[0]));
         let again = OwnedFd::from(UdpSocket::bind("0.0.0.0:0").unwrap());

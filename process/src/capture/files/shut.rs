@@ -2,10 +2,11 @@
 //!
 //! Called by `sockets`, inside the stop or for a look at a running program. Bits: 1 reading, 2 writing.
 
+use super::networks::Net;
 use super::{FileReader, Found};
 use holdfast_image::record::SocketState;
 use holdfast_sys::fd;
-use holdfast_sys::sock_diag::{self, UnixSocket};
+use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::socket::{self, tcp_state};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -48,10 +49,10 @@ pub(super) fn of_tcp(taken: &OwnedFd, state: &SocketState) -> u8 {
 impl FileReader<'_> {
     /// Of a socket of packets. A kernel without diag of UDP tells of reading alone (net/core/datagram.c,
     /// datagram_poll), and so it is with the other kinds.
-    pub(super) fn udp_shut(&self, found: &Found, taken: &OwnedFd) -> u8 {
+    pub(super) fn udp_shut(net: &Net, found: &Found, taken: &OwnedFd) -> u8 {
         let is_udp =
             fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).is_ok_and(|kind| kind == libc::IPPROTO_UDP);
-        match self.udp.get_or_init(|| sock_diag::udp_shut().ok()).as_ref().filter(|_| is_udp) {
+        match net.udp_shut().filter(|_| is_udp) {
             Some(all) => all.get(&found.inode).copied().unwrap_or(0),
             None => {
                 let state = fd::poll_for(taken.as_fd(), libc::POLLRDHUP);

@@ -5,14 +5,15 @@
 //! still on its way cannot be seen.
 
 use super::in_flight::{Seen, glance, has_peek_offset, peek};
+use super::networks::{self, Net};
 use super::socket_options::options;
 use super::urgent::{self, Waiting};
 use super::{FileReader, Found, Look, Obstacle, passed, pieces, shut, socket_files};
 use crate::capture::name_caches;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
-use holdfast_sys::sock_diag::{self, UnixSocket};
-use holdfast_sys::{fd, objects, procfs, socket, unix_socket};
+use holdfast_sys::sock_diag::UnixSocket;
+use holdfast_sys::{fd, objects, socket, unix_socket};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,15 +29,9 @@ const AF_INET: i32 = libc::AF_INET;
 const AF_INET6: i32 = libc::AF_INET6;
 
 impl FileReader<'_> {
-    /// Whether its process is in another network namespace than we are: nothing is told of its sockets here.
-    fn is_apart(&self, found: &Found) -> bool {
-        let of = |who: &str| procfs::link(&format!("/proc/{who}/ns/net")).ok();
-        let apart = self.apart.get_or_init(|| {
-            let own = of("self");
-            let is_apart = |pid: i32| of(&pid.to_string()).is_some_and(|its| own.as_ref() != Some(&its));
-            self.holders.iter().map(|holder| is_apart(holder.pid)).collect()
-        });
-        apart.get(self.passed.holder_of(found)) == Some(&true)
+    /// The network namespace that a socket is of.
+    pub(super) fn net(&self, taken: &OwnedFd) -> Result<&Net, String> {
+        networks::of(self.nets.get_or_init(|| networks::all(&self.holders, self.outside.namespaces)), taken)
     }
 
     /// What a socket is.
@@ -44,33 +39,33 @@ impl FileReader<'_> {
     /// # Errors
     /// Why it cannot be restored.
     pub(super) fn socket(&self, found: &Found) -> Result<Object, Obstacle> {
-        if self.is_apart(found) {
-            let what = "a socket of a process in a network namespace of its own, which is not supported: start \
-                        `holdfast run` inside";
-            return self.inherited(found, what);
-        }
         let taken = self.take(found)?;
+        let net = match self.net(&taken) {
+            Ok(net) => net,
+            Err(why) => return self.inherited(found, why),
+        };
         let option = |option| fd::socket_option(taken.as_fd(), option);
         let socket_type = option(libc::SO_TYPE).map_err(|error| error.to_string())?;
         let known = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET].contains(&socket_type);
-        match option(libc::SO_DOMAIN) {
-            Ok(libc::AF_UNIX) if known => self.unix(found, &taken, socket_type),
+        let object = match option(libc::SO_DOMAIN) {
+            Ok(libc::AF_UNIX) if known => self.unix(found, &taken, net, socket_type),
             Ok(domain @ (AF_INET | AF_INET6)) if known || socket_type == libc::SOCK_RAW => {
-                self.internet(found, &taken, domain, socket_type)
+                self.internet(found, &taken, net, (domain, socket_type))
             }
-            Ok(libc::AF_NETLINK) => self.netlink(found, &taken, socket_type),
-            _ => self.inherited(found, not_supported(&taken, found.inode)),
-        }
+            Ok(libc::AF_NETLINK) => self.netlink(found, &taken, net, socket_type),
+            _ => self.inherited(found, not_supported(&taken, found.inode, net)),
+        };
+        object.map(|object| networks::placed(object, net))
     }
 
-    fn unix(&self, found: &Found, taken: &OwnedFd, socket_type: i32) -> Result<Object, Obstacle> {
-        let refused = || self.inherited(found, not_supported(taken, found.inode));
-        let Some(kernel) = self.kernels(found.inode) else { return refused() };
+    fn unix(&self, found: &Found, taken: &OwnedFd, net: &Net, socket_type: i32) -> Result<Object, Obstacle> {
+        let refused = || self.inherited(found, not_supported(taken, found.inode, net));
+        let Some(kernel) = self.kernels(net, found.inode) else { return refused() };
         let is_datagram = socket_type == libc::SOCK_DGRAM;
         let peer = kernel.peer.and_then(|peer| self.with_inode(peer).find(|other| other.is_socket()));
         let state = match (kernel.peer, peer) {
             _ if kernel.listens => {
-                self.all_known_unix(found.inode, kernel.waiting)?;
+                self.all_known_unix(found.inode, net, kernel.waiting)?;
                 SocketState::Listening { backlog: kernel.backlog }
             }
             (None, _) => SocketState::Idle,
@@ -88,7 +83,7 @@ impl FileReader<'_> {
             }
             (Some(0), _) if !is_datagram => {
                 let peer = peer_of(taken)?;
-                if !self.listens_at(&peer, libc::AF_UNIX) {
+                if !self.listens_at(&peer, libc::AF_UNIX, net) {
                     return self.outside_of(found, taken, socket_type, &kernel);
                 }
                 if fd::ioctl_int(taken.as_fd(), SIOCOUTQ).unwrap_or(1) > 0
@@ -103,7 +98,7 @@ impl FileReader<'_> {
                 let other = self.take(peer)?;
                 let named =
                     |end: &OwnedFd| socket::local_address(end.as_fd()).is_ok_and(|name| name.len() > 2);
-                let theirs = self.kernels(number);
+                let theirs = self.kernels(self.net(&other)?, number);
                 let mutual = theirs.is_some_and(|other| other.peer == Some(found.inode));
                 if mutual && !named(taken) && !named(&other) {
                     return self.pair(taken, found.inode.min(number), socket_type, &kernel);
@@ -161,11 +156,9 @@ impl FileReader<'_> {
 
     /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the
     /// host.
-    fn kernels(&self, inode: u64) -> Option<UnixSocket> {
-        if self.found.iter().filter(|found| found.is_socket()).nth(FEW_SOCKETS).is_none() {
-            return sock_diag::unix_socket(inode).ok();
-        }
-        self.unixes.get_or_init(|| sock_diag::unix_sockets().unwrap_or_default()).get(&inode).copied()
+    fn kernels(&self, net: &Net, inode: u64) -> Option<UnixSocket> {
+        let many = self.found.iter().filter(|found| found.is_socket()).nth(FEW_SOCKETS).is_some();
+        net.unix(inode, many)
     }
 
     fn pair(
@@ -207,6 +200,7 @@ impl FileReader<'_> {
             shut: kernel.shut,
             shut_reading: kernel.shut_reading && socket_type == libc::SOCK_DGRAM,
             peer_ids: peer_ids(taken),
+            network: None,
         })
     }
 
@@ -251,11 +245,13 @@ impl FileReader<'_> {
         }
     }
 
-    /// Whether the program itself listens at an address.
-    pub(super) fn listens_at(&self, address: &Blob, domain: i32) -> bool {
+    /// Whether the program itself listens at an address. A path is one in all network namespaces.
+    pub(super) fn listens_at(&self, address: &Blob, domain: i32, net: &Net) -> bool {
+        let has_path = domain == libc::AF_UNIX && address.0.get(2).is_some_and(|first| *first != 0);
+        let is_there = |taken: &OwnedFd| has_path || self.net(taken).is_ok_and(|its| its.place == net.place);
         let sockets = self.found.iter().filter(|found| found.is_socket());
         sockets.filter_map(|found| self.take(found).ok()).any(|taken| {
-            if fd::socket_option(taken.as_fd(), libc::SO_ACCEPTCONN).unwrap_or(0) == 0 {
+            if fd::socket_option(taken.as_fd(), libc::SO_ACCEPTCONN).unwrap_or(0) == 0 || !is_there(&taken) {
                 return false;
             }
             let Ok(local) = socket::local_address(taken.as_fd()) else { return false };
@@ -328,6 +324,7 @@ pub(super) fn record(
         number: None,
         peer_ids: (domain == libc::AF_UNIX).then(|| peer_ids(taken)).flatten(),
         made_by: made_by(taken),
+        network: None,
     };
     Ok(Object::Socket(Box::new(record)))
 }
@@ -390,13 +387,13 @@ fn leads_to_another(taken: &OwnedFd) -> String {
 }
 
 /// How a TCP connection is refused whose other end the job has not got.
-pub(super) fn leads_outside(socket: &OwnedFd, inode: u64) -> String {
-    match internet_peer(inode) {
+pub(super) fn leads_outside(socket: &OwnedFd, inode: u64, net: &Net) -> String {
+    match internet_peer(inode, net) {
         Some(ends) if ends.contains(ARROW) => format!(
             "TCP connection {ends} leads outside the job; --outside close takes the image all the same (the connection \
              is reset after a restart)"
         ),
-        _ => not_supported(socket, inode),
+        _ => not_supported(socket, inode, net),
     }
 }
 
@@ -412,8 +409,8 @@ pub(super) fn leads_to_objects(socket: &OwnedFd) -> bool {
 }
 
 /// How a socket is refused.
-pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
-    let what = describe(socket, inode);
+pub(super) fn not_supported(socket: &OwnedFd, inode: u64, net: &Net) -> String {
+    let what = describe(socket, inode, net);
     let remedy =
         if what.starts_with("netlink") { ": close it before a checkpoint, or do without" } else { "" };
     format!("{what}: not supported yet{remedy}")
@@ -446,7 +443,7 @@ fn netlink_name(family: i32) -> String {
 }
 
 /// Kind and peer of a socket, for refusals.
-fn describe(socket: &OwnedFd, inode: u64) -> String {
+fn describe(socket: &OwnedFd, inode: u64, net: &Net) -> String {
     let domain = fd::socket_option(socket.as_fd(), libc::SO_DOMAIN).unwrap_or(-1);
     let kind = match fd::socket_option(socket.as_fd(), libc::SO_TYPE).unwrap_or(0) {
         libc::SOCK_STREAM => "stream",
@@ -456,7 +453,7 @@ fn describe(socket: &OwnedFd, inode: u64) -> String {
     match domain {
         libc::AF_UNIX => format!("unix {kind} socket"),
         libc::AF_INET | libc::AF_INET6 => {
-            format!("{kind} socket, {}", internet_peer(inode).unwrap_or_else(|| "not connected".into()))
+            format!("{kind} socket, {}", internet_peer(inode, net).unwrap_or_else(|| "not connected".into()))
         }
         libc::AF_NETLINK => match fd::socket_option(socket.as_fd(), libc::SO_PROTOCOL) {
             Ok(family) => format!("netlink socket of {}", netlink_name(family)),
@@ -470,10 +467,10 @@ fn describe(socket: &OwnedFd, inode: u64) -> String {
 const ARROW: &str = " -> ";
 
 /// `local -> remote` of a TCP or UDP socket from /proc/net, or `listening on …`.
-fn internet_peer(inode: u64) -> Option<String> {
+fn internet_peer(inode: u64, net: &Net) -> Option<String> {
     let wanted = inode.to_string();
     ["tcp", "tcp6", "udp", "udp6"].into_iter().find_map(|table| {
-        let text = fs::read_to_string(format!("/proc/net/{table}")).ok()?;
+        let text = fs::read_to_string(format!("{}/{table}", net.folder)).ok()?;
         let line = text.lines().find(|line| line.split_whitespace().nth(9) == Some(&wanted))?;
         let mut words = line.split_whitespace().skip(1);
         let (local, remote, state) = (words.next()?, words.next()?, words.next()?);

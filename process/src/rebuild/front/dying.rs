@@ -145,6 +145,9 @@ fn sockets(record: &ProcessRecord) -> BTreeMap<u64, String> {
     let (mut ports, mut names) = (BTreeMap::new(), BTreeMap::new());
     for description in &record.files.descriptions {
         let Object::Socket(socket) = &description.object else { continue };
+        if socket.network.is_some() && socket.path().is_none() {
+            continue; // where no other has its address
+        }
         if let Some(address) = internet_address(&socket.local.0).filter(|address| address.port() != 0) {
             ports.insert(address.port(), socket.address());
         } else if let Some(name) = shown_name(socket) {

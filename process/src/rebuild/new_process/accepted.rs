@@ -4,35 +4,45 @@
 //! host may connect to it: only the program's own end is taken, others are closed, as without a listener. How it
 //! fails: an error of accept(2).
 
+use super::networks::Networks;
 use holdfast_image::record::internet_address;
-use holdfast_sys::{sock_diag, socket};
+use holdfast_sys::sock_diag::UnixSocket;
+use holdfast_sys::socket;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Accepts the connection that a socket has made to a listener.
+/// Accepts the connection that a socket has made to a listener, which is of the network namespace at this place.
 ///
 /// # Errors
 /// As `accept(2)`.
-pub fn accept_from(listener: &OwnedFd, client: &OwnedFd) -> io::Result<OwnedFd> {
+pub fn accept_from(
+    listener: &OwnedFd,
+    client: &OwnedFd,
+    (networks, place): (&Networks, Option<u64>),
+) -> io::Result<OwnedFd> {
     loop {
         let accepted = socket::accept(listener.as_fd())?;
-        if is_other_end(&accepted, client)? {
+        if is_other_end(&accepted, client, |inode| networks.unix_socket(place, inode))? {
             return Ok(accepted);
         }
     }
 }
 
-fn is_other_end(accepted: &OwnedFd, client: &OwnedFd) -> io::Result<bool> {
+fn is_other_end(
+    accepted: &OwnedFd,
+    client: &OwnedFd,
+    unix_socket: impl Fn(u64) -> io::Result<UnixSocket>,
+) -> io::Result<bool> {
     let there = socket::peer_address(accepted.as_fd())?;
     let here = socket::local_address(client.as_fd())?;
     if let (Some(there), Some(here)) = (canonical(&there), canonical(&here)) {
         return Ok(there == here);
     }
     // Most unix sockets that connect have no name. A kernel without diag of them cannot tell.
-    let peer = sock_diag::unix_socket(inode(accepted)?);
+    let peer = unix_socket(inode(accepted)?);
     peer.map_or(Ok(there == here), |told| inode(client).map(|client| told.peer == Some(client)))
 }
 
@@ -60,7 +70,7 @@ mod tests {
         let connect = |client: &OwnedFd| socket::connect(client.as_fd(), &address).unwrap();
         let (stranger, own, last) = (new(), new(), new());
         [&stranger, &own, &last].into_iter().for_each(connect);
-        let accepted = accept_from(&listener, &own).unwrap();
+        let accepted = accept_from(&listener, &own, (&Networks::default(), None)).unwrap();
         holdfast_sys::fd::send(own.as_fd(), b"mine", 0).unwrap();
         assert_eq!(socket::receive_from(accepted.as_fd(), &mut [0; 8], 0).unwrap().len, 4);
         assert_eq!(socket::receive_from(stranger.as_fd(), &mut [0; 8], 0).unwrap().len, 0, "it was closed");

@@ -5,6 +5,7 @@
 //! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
 
 use super::flight::{Made, along};
+use super::networks::Networks;
 use super::senders::{Senders, Way};
 use super::socket_files::{self, address_of_held};
 use crate::rebuild::error::RebuildError;
@@ -15,13 +16,17 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+const DATAGRAM: (i32, i32, i32) = (libc::AF_UNIX, libc::SOCK_DGRAM, 0);
 const SOL_NETLINK: i32 = 270;
 const NETLINK_ADD_MEMBERSHIP: i32 = 1;
 const NETLINK_LIST_MEMBERSHIPS: i32 = 9;
 
+/// A name, and the network namespace in which it is one; paths are in all.
+type Address = (Option<u64>, Vec<u8>);
+
 /// Sockets of single messages, by their address.
 #[derive(Debug, Default)]
-pub struct Named(Vec<(Vec<u8>, OwnedFd)>);
+pub struct Named(Vec<(Address, OwnedFd)>);
 
 impl Named {
     /// Takes note of a socket that may have sent or got something.
@@ -31,25 +36,27 @@ impl Named {
     pub fn note(&mut self, record: &SocketRecord, made: &OwnedFd) -> io::Result<()> {
         let kind = (record.domain.cast_signed(), record.socket_type.cast_signed());
         if kind == (libc::AF_UNIX, libc::SOCK_DGRAM) && record.local.0.len() > 2 {
-            self.0.push((record.local.0.clone(), made.try_clone()?));
+            self.0.push((key(record.network, &record.local.0), made.try_clone()?));
         }
         Ok(())
     }
 
-    fn at(&self, address: &[u8]) -> Option<&OwnedFd> {
-        self.0.iter().find(|(other, _)| other == address).map(|(_, socket)| socket)
+    fn at(&self, network: Option<u64>, name: &[u8]) -> Option<&OwnedFd> {
+        let wanted = key(network, name);
+        self.0.iter().find(|(other, _)| *other == wanted).map(|(_, socket)| socket)
     }
 
     /// Sends what waited in a socket. A sender that the program has closed is there again for that moment; one that
     /// lives outside has the name: what it sent has no sender now, which the note says. `held`: files of sockets whose
-    /// names are gone; `made`: all descriptions; `opener`: of the process that has the socket.
+    /// names are gone; `networks`: where it is made; `made`: all descriptions; `opener`: of the process that has the
+    /// socket.
     ///
     /// # Errors
     /// Names the socket.
     pub fn send_again(
         &mut self,
         object: &Object,
-        (held, made): (&HashMap<u64, OwnedFd>, Made<'_>),
+        ((held, networks), made): ((&HashMap<u64, OwnedFd>, &Networks), Made<'_>),
         (senders, opener): (&Senders, impl Fn() -> Option<Opener>),
         notes: &mut Vec<String>,
     ) -> Result<(), RebuildError> {
@@ -60,16 +67,16 @@ impl Named {
         let address = address.as_ref().unwrap_or(&record.local.0);
         for message in &record.messages {
             if message.from.0.len() > 2
-                && self.at(&message.from.0).is_none()
-                && let Some(former) = opener().and_then(|opener| former(record, message, &opener))
+                && self.at(record.network, &message.from.0).is_none()
+                && let Some(former) = opener().and_then(|opener| former(record, message, (&opener, networks)))
             {
-                self.0.push((message.from.0.clone(), former));
+                self.0.push((key(record.network, &message.from.0), former));
             }
-            let to = self.at(&record.local.0).map(AsFd::as_fd);
-            let known = self.at(&message.from.0);
+            let to = self.at(record.network, &record.local.0).map(AsFd::as_fd);
+            let known = self.at(record.network, &message.from.0);
             let stranger = match known {
                 Some(_) => None,
-                None => Some(socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).map_err(failed())?),
+                None => Some(networks.socket(record.network, DATAGRAM).map_err(failed())?),
             };
             let Some(from) = known.or(stranger.as_ref()).map(AsFd::as_fd) else { continue };
             let along = along(&message.passed, made).map_err(failed())?;
@@ -88,10 +95,19 @@ impl Named {
     }
 }
 
+fn key(network: Option<u64>, name: &[u8]) -> Address {
+    let is_path = name.get(2).is_some_and(|first| *first != 0);
+    (network.filter(|_| !is_path), name.to_vec())
+}
+
 /// A socket with the name of one that has sent a message to the owner of `record` and was closed. Its file is there
 /// afterwards if it was at the checkpoint. `None`: the name is in use, or cannot be had.
-fn former(record: &SocketRecord, message: &Datagram, opener: &Opener) -> Option<OwnedFd> {
-    let made = socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).ok()?;
+fn former(
+    record: &SocketRecord,
+    message: &Datagram,
+    (opener, networks): (&Opener, &Networks),
+) -> Option<OwnedFd> {
+    let made = networks.socket(record.network, DATAGRAM).ok()?;
     let sender = SocketRecord {
         local: message.from.clone(),
         state: SocketState::Idle,

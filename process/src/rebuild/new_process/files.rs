@@ -7,6 +7,7 @@
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::namespaces::MadeNamespaces;
+use super::networks::Networks;
 use super::objects::{ObjectBuilder, open_process};
 use super::open::raise;
 use super::queues::Queues;
@@ -136,11 +137,13 @@ impl OpenFiles {
         let openers: Vec<Opener> = job.record.processes().map(Opener::of).collect();
         let mut notes = Vec::new();
         let namespaces = MadeNamespaces::make(&job.record.made_namespaces, &Opener::of(job.record), floor)?;
+        let networks = Networks::of(&job.record.made_namespaces, &namespaces)
+            .map_err(RebuildError::io("keeping network namespaces"))?;
         let mut builder = OpenFilesBuilder {
             job,
             floor,
             inherited,
-            object_builder: ObjectBuilder::new(job, &openers)?,
+            object_builder: ObjectBuilder::new(job, &openers, networks)?,
             old_unlinked: OldUnlinkedFiles::default(),
             unlinked: UnlinkedFiles::make(job, &openers, floor)?,
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,

@@ -14,6 +14,7 @@ pub mod front_terminal;
 mod missing_folders;
 mod mounts;
 mod namespaces;
+mod networks;
 mod objects;
 mod open;
 mod queues;

@@ -70,6 +70,11 @@ impl MadeNamespaces {
             .ok_or_else(|| RebuildError::Image(format!("namespace {place} is none of mounts")))
     }
 
+    /// The one at a place.
+    pub fn get(&self, place: u32) -> Option<&OwnedFd> {
+        self.all.get(place as usize)
+    }
+
     /// Has the calling process be in the mount namespace of a process, in the folder that is open.
     ///
     /// # Errors

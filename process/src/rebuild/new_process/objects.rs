@@ -3,6 +3,7 @@
 
 use super::datagrams::Named;
 use super::flight::{Flight, Made, PutBack, send_back};
+use super::networks::Networks;
 use super::senders::Senders;
 use super::socket_buffers;
 use super::socket_files::address_of_held;
@@ -30,6 +31,8 @@ pub struct ObjectBuilder {
     pipes: HashMap<u64, (OwnedFd, OwnedFd)>,
     pairs: HashMap<u64, Pair>,
     connections: Connections,
+    /// Where sockets are made.
+    networks: Networks,
     /// How many ends of a connection have been given out.
     given: HashMap<u64, usize>,
     /// To be connected when all sockets are there.
@@ -94,11 +97,11 @@ impl ObjectBuilder {
     ///
     /// # Errors
     /// Names an address that cannot be used.
-    pub fn new(job: &Job<'_>, openers: &[Opener]) -> Result<ObjectBuilder, RebuildError> {
+    pub fn new(job: &Job<'_>, openers: &[Opener], networks: Networks) -> Result<ObjectBuilder, RebuildError> {
         let opener = |index| openers.get(job.holder(index).map_or(0, |(place, _)| place));
-        let connections = Connections::make(&job.record.files, opener)?;
+        let connections = Connections::make(&job.record.files, opener, &networks)?;
         let unsettled = Unsettled::of(job.descriptions());
-        Ok(ObjectBuilder { connections, unsettled, ..ObjectBuilder::default() })
+        Ok(ObjectBuilder { connections, unsettled, networks, ..ObjectBuilder::default() })
     }
 
     /// What is not as it was, for the user.
@@ -140,7 +143,7 @@ impl ObjectBuilder {
                     || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
                 end.ok_or_else(none)?.try_clone().map_err(failed())?
             }
-            _ => sockets::make(socket, opener, &mut self.unsettled)?,
+            _ => sockets::make(socket, (opener, &self.networks), &mut self.unsettled)?,
         };
         self.named.note(socket, &made).map_err(failed())?;
         if socket.domain.cast_signed() == libc::AF_NETLINK
@@ -174,9 +177,10 @@ impl ObjectBuilder {
                 options,
                 shut_reading,
                 peer_ids,
+                network,
                 ..
             } => {
-                let end = made_by(*peer_ids, || self.pair_end(*pair, *socket_type))?;
+                let end = made_by(*peer_ids, || self.pair_end(*pair, *socket_type, *network))?;
                 if *shut_reading {
                     self.last.push((end.try_clone()?, 1, None, "a socket pair".into()));
                 }
@@ -246,11 +250,11 @@ impl ObjectBuilder {
             .map_err(RebuildError::io("opening an end of a pipe"))
     }
 
-    fn pair_end(&mut self, pair: u64, socket_type: u32) -> io::Result<OwnedFd> {
+    fn pair_end(&mut self, pair: u64, socket_type: u32, network: Option<u64>) -> io::Result<OwnedFd> {
         let entry = match self.pairs.entry(pair) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let (one, two) = fd::socketpair(socket_type.cast_signed())?;
+                let (one, two) = self.networks.pair(network, socket_type.cast_signed())?;
                 entry.insert(Pair { ends: [one, two], taken: 0 })
             }
         };
@@ -291,7 +295,7 @@ impl ObjectBuilder {
         self.notes.append(&mut notes);
         for (index, description) in job.descriptions().iter().enumerate() {
             let opener = || Some(Opener::of(job.member(job.holder(index)?.0)?.own));
-            let (held, by) = (&self.unsettled.held, (&senders, opener));
+            let (held, by) = ((&self.unsettled.held, &self.networks), (&senders, opener));
             self.named.send_again(&description.object, (held, made), by, &mut self.notes)?;
         }
         self.named = Named::default();
@@ -507,7 +511,8 @@ mod tests {
         let mut record = crate::rebuild::testing::record(Vec::new());
         record.files = table.clone();
         let (job, opener) = (Job::new(&record), Opener::of(&record));
-        let mut object_builder = ObjectBuilder::new(&job, std::slice::from_ref(&opener)).unwrap();
+        let mut object_builder =
+            ObjectBuilder::new(&job, std::slice::from_ref(&opener), Networks::default()).unwrap();
         let mut make = |d: &Description| object_builder.make(&d.object, d.flags, 0, &opener).unwrap();
         let made: Vec<Option<OwnedFd>> = table.descriptions.iter().map(|d| Some(make(d))).collect();
         object_builder.fill(&job, &made).unwrap();
@@ -555,6 +560,7 @@ mod tests {
             shut: false,
             shut_reading: false,
             peer_ids: None,
+            network: None,
             marks: Vec::new(),
         };
         let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);

@@ -8,6 +8,7 @@
 //! nothing else changed.
 
 use super::accepted::accept_from;
+use super::networks::Networks;
 use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
 use super::socket_buffers::fill;
 use super::socket_setup::{canonical_address, made_by, set_options};
@@ -18,6 +19,7 @@ use crate::rebuild::paths::{self, Opener};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Description, FileTable, Object, SocketRecord, SocketState};
 use holdfast_sys::{fd, socket};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -44,12 +46,20 @@ struct End<'a> {
     ended: bool,
     /// Who binds it.
     opener: &'a Opener,
+    /// Where it is made.
+    networks: &'a Networks,
 }
+
+/// A port, and the network namespace in which it is one.
+type Port = (Option<u64>, [u8; 2]);
+/// An address, likewise.
+type Address = (Option<u64>, Vec<u8>);
 
 /// `opener`: of the process that has a description.
 fn ends<'a>(
     table: &'a FileTable,
     opener: &impl Fn(usize) -> Option<&'a Opener>,
+    networks: &'a Networks,
 ) -> impl Iterator<Item = End<'a>> {
     table.descriptions.iter().enumerate().filter_map(|(index, description)| match &description.object {
         Object::Socket(socket) => match &socket.state {
@@ -59,6 +69,7 @@ fn ends<'a>(
                 peer: &peer.0,
                 ended: *ended,
                 opener: opener(index)?,
+                networks,
             }),
             _ => None,
         },
@@ -74,12 +85,13 @@ impl Connections {
     pub fn make<'a>(
         table: &'a FileTable,
         opener: impl Fn(usize) -> Option<&'a Opener>,
+        networks: &'a Networks,
     ) -> Result<Connections, RebuildError> {
         let mut first: HashMap<u64, End<'_>> = HashMap::new();
         let mut listeners = HashMap::new();
         let mut made = HashMap::new();
         let served = served(table);
-        for end in ends(table, &opener) {
+        for end in ends(table, &opener, networks) {
             if end.ended {
                 // The other end is closed when what waits at this one is in it.
                 let other = SocketRecord {
@@ -96,7 +108,7 @@ impl Connections {
                 first.insert(end.number, end);
             }
         }
-        ends(table, &opener).for_each(|end| socket_files::remove(end.socket, end.opener));
+        ends(table, &opener, networks).for_each(|end| socket_files::remove(end.socket, end.opener));
         match first.into_values().next() {
             Some(end) => {
                 Err(RebuildError::Image(format!("a connection of {} has one end", end.socket.address())))
@@ -112,9 +124,11 @@ impl Connections {
 }
 
 /// Ports that the program listens at.
-fn served(table: &FileTable) -> HashSet<[u8; 2]> {
+fn served(table: &FileTable) -> HashSet<Port> {
     let listener = |description: &Description| match &description.object {
-        Object::Socket(socket) if matches!(socket.state, SocketState::Listening { .. }) => port(socket),
+        Object::Socket(socket) if matches!(socket.state, SocketState::Listening { .. }) => {
+            Some((socket.network, port(socket)?))
+        }
         _ => None,
     };
     table.descriptions.iter().filter_map(listener).collect()
@@ -137,10 +151,11 @@ fn port(record: &SocketRecord) -> Option<[u8; 2]> {
 fn connect(
     one: End<'_>,
     two: End<'_>,
-    served: &HashSet<[u8; 2]>,
-    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+    served: &HashSet<Port>,
+    listeners: &mut HashMap<Address, OwnedFd>,
 ) -> Result<[OwnedFd; 2], RebuildError> {
-    let serves = |end: &End<'_>| port(end.socket).is_some_and(|port| served.contains(&port));
+    let serves =
+        |end: &End<'_>| port(end.socket).is_some_and(|port| served.contains(&(end.socket.network, port)));
     let accepted_first = has_address(one.socket) && (serves(&one) || !serves(&two));
     let (accepted, connecting) = if accepted_first { (one, two) } else { (two, one) };
     let (server, client) = join(accepted, connecting, listeners)?;
@@ -162,14 +177,14 @@ fn connect(
 fn join(
     accepted: End<'_>,
     connecting: End<'_>,
-    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+    listeners: &mut HashMap<Address, OwnedFd>,
 ) -> Result<(OwnedFd, OwnedFd), RebuildError> {
     let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
-    let address = accepted.socket.local.0.as_slice();
+    let address = (accepted.socket.network, accepted.socket.local.0.clone());
     listen_at(accepted, connecting, listeners)?;
     let client = match without_binding(connecting.socket) {
         Some(client) => client,
-        None => bound(connecting.socket, connecting.opener, false)?,
+        None => bound(connecting.socket, (connecting.opener, connecting.networks), false)?,
     };
     let begun = Instant::now();
     loop {
@@ -183,7 +198,7 @@ fn join(
             Err(error) => {
                 let Some(port) = port(connecting.socket) else { return Err(failed()(error)) };
                 // There may be no listener where a connection comes from.
-                listeners.remove(address);
+                listeners.remove(&address);
                 if let Ok(ends) = backwards(accepted, connecting) {
                     return Ok(ends);
                 }
@@ -198,9 +213,10 @@ fn join(
     }
     // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
     let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
-    let listener = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    let listener = listeners.get(&address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
     let _acting = paths::act_as_maker(accepted.socket.made_by).map_err(failed())?;
-    let server = listener.and_then(|listener| accept_from(listener, &client)).map_err(failed())?;
+    let within = (accepted.networks, accepted.socket.network);
+    let server = listener.and_then(|listener| accept_from(listener, &client, within)).map_err(failed())?;
     Ok((server, client))
 }
 
@@ -208,14 +224,14 @@ fn join(
 fn listen_at(
     end: End<'_>,
     other: End<'_>,
-    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+    listeners: &mut HashMap<Address, OwnedFd>,
 ) -> Result<(), RebuildError> {
-    let address = end.socket.local.0.as_slice();
-    if !listeners.contains_key(address) {
-        let listener = bound(end.socket, end.opener, false)?;
+    let address = (end.socket.network, end.socket.local.0.clone());
+    if let Entry::Vacant(entry) = listeners.entry(address) {
+        let listener = bound(end.socket, (end.opener, end.networks), false)?;
         made_by(other.socket.peer_ids, || socket::listen(listener.as_fd(), BACKLOG))
             .map_err(|error| not_bound(end.socket, error))?;
-        listeners.insert(address.to_vec(), listener);
+        entry.insert(listener);
     }
     Ok(())
 }
@@ -225,7 +241,7 @@ fn listen_at(
 /// (net/ipv4/tcp_minisocks.c, tcp_timewait_state_process, TCP_TW_SYN). Returns them in this order.
 fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let at = |record: &SocketRecord| {
-        let made = unbound(record)?;
+        let made = unbound(record, accepted.networks)?;
         socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes())?;
         socket::bind(made.as_fd(), &record.local.0)?;
         Ok::<OwnedFd, io::Error>(made)
@@ -234,17 +250,21 @@ fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, Own
     socket::listen(listener.as_fd(), BACKLOG)?;
     let server = at(accepted.socket)?;
     socket::connect(server.as_fd(), accepted.peer)?;
-    let client = accept_from(&listener, &server)?;
+    let client = accept_from(&listener, &server, (accepted.networks, connecting.socket.network))?;
     Ok((server, client))
 }
 
 /// A socket that will have its port when it is connected. A port that a connection of the old program had may be in
 /// TIME_WAIT for a minute, in which no socket can be bound to it without a listener there; it can be connected from
 /// again after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the
-/// kernel is older than 6.3, or does not give out such ports by itself.
+/// kernel is older than 6.3, or does not give out such ports by itself; in a network namespace that was made for it
+/// nothing waits.
 fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
     /// See ip(7).
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+    if record.network.is_some() {
+        return None;
+    }
     let port = u32::from(u16::from_be_bytes(port(record)?));
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut range = range.split_whitespace().map(str::parse::<u32>);
@@ -252,7 +272,7 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
     if !(low..=high).contains(&port) {
         return None;
     }
-    let made = unbound(record).ok()?;
+    let made = unbound(record, &Networks::default()).ok()?;
     let set = |name: i32, value: u32| {
         socket::set_option(made.as_fd(), libc::IPPROTO_IP, name, &value.to_ne_bytes()).ok()
     };
@@ -270,18 +290,18 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
 /// Names the address.
 pub fn make(
     record: &SocketRecord,
-    opener: &Opener,
+    (opener, networks): (&Opener, &Networks),
     unsettled: &mut Unsettled,
 ) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     match &record.state {
-        SocketState::Lost => lost(record).map_err(failed("making a lost connection of")),
+        SocketState::Lost => lost(record, networks).map_err(failed("making a lost connection of")),
         SocketState::Over { data } => {
-            over(record, data).map_err(failed("making a connection that both ends have shut of"))
+            over(record, data, networks).map_err(failed("making a connection that both ends have shut of"))
         }
         SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
         state => {
-            let made = bound(record, opener, unsettled.shares_port(record))?;
+            let made = bound(record, (opener, networks), unsettled.shares_port(record))?;
             if canonical_address(record).is_some() {
                 unsettled.note(&made, record).map_err(failed("making a socket for"))?;
                 return Ok(made);
@@ -298,18 +318,23 @@ pub fn make(
 }
 
 /// A socket of its kind with its options.
-fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
+fn unbound(record: &SocketRecord, networks: &Networks) -> io::Result<OwnedFd> {
     let number = |value: u32| value.cast_signed();
     let _acting = paths::act_as_maker(record.made_by)?;
-    let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
+    let kind = (number(record.domain), number(record.socket_type), number(record.protocol));
+    let made = networks.socket(record.network, kind)?;
     set_options(&made, &record.options);
     Ok(made)
 }
 
 /// A socket at its address, if it had one. `shared`: another one of the program gets the same port, by SO_REUSEPORT.
-fn bound(record: &SocketRecord, opener: &Opener, shared: bool) -> Result<OwnedFd, RebuildError> {
+fn bound(
+    record: &SocketRecord,
+    (opener, networks): (&Opener, &Networks),
+    shared: bool,
+) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
-    let made = unbound(record).map_err(failed("making a socket for"))?;
+    let made = unbound(record, networks).map_err(failed("making a socket for"))?;
     let domain = record.domain.cast_signed();
     if domain == libc::AF_NETLINK {
         datagrams::bind_netlink(&made, record).map_err(failed("binding a"))?;
@@ -345,10 +370,10 @@ fn has_address(record: &SocketRecord) -> bool {
 }
 
 /// A connection whose other end has gone: reading says ECONNRESET, once, as it would have.
-fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
+fn lost(record: &SocketRecord, networks: &Networks) -> io::Result<OwnedFd> {
     /// struct linger: on, no time: closing resets.
     const RESET: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
-    let (made, other) = apart(record)?;
+    let (made, other) = apart(record, networks)?;
     socket::set_option(other.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
     drop(other);
     set_options(&made, &record.options);
@@ -356,8 +381,8 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
 }
 
 /// A connection that both ends have shut: what waits can be read, then comes the end.
-fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
-    let (made, other) = apart(record)?;
+fn over(record: &SocketRecord, data: &[Blob], networks: &Networks) -> io::Result<OwnedFd> {
+    let (made, other) = apart(record, networks)?;
     set_options(&made, &record.options);
     data.iter().try_for_each(|piece| fill((&other, &made), &piece.0, None, &[]))?;
     // It is closed first: nothing of it is left that another socket would have to wait for.
@@ -367,8 +392,8 @@ fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
 }
 
 /// Two ends of a TCP connection at ports of the kernel's choice; the first is of the family of the record.
-fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
-    let new = |domain| socket::new(domain, libc::SOCK_STREAM, 0);
+fn apart(record: &SocketRecord, networks: &Networks) -> io::Result<(OwnedFd, OwnedFd)> {
+    let new = |domain| networks.socket(record.network, (domain, libc::SOCK_STREAM, 0));
     let listener = new(libc::AF_INET)?;
     let four = [&2_u16.to_ne_bytes()[..], &[0, 0], &[127, 0, 0, 1], &[0; 8]].concat();
     socket::bind(listener.as_fd(), &four)?;
@@ -383,7 +408,7 @@ fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
         address
     };
     socket::connect(made.as_fd(), &address)?;
-    let other = accept_from(&listener, &made)?;
+    let other = accept_from(&listener, &made, (networks, record.network))?;
     Ok((made, other))
 }
 
@@ -489,7 +514,7 @@ mod tests {
     /// was in an image but the first.
     #[test]
     fn connections_come_back_while_the_old_ones_are_in_time_wait() {
-        let opener = Opener::of(&record(Vec::new()));
+        let (opener, networks) = (Opener::of(&record(Vec::new())), Networks::default());
         for pattern in 0..8 {
             let (mut both, table) = connection();
             for client_first in [1, 2, 4].map(|bit| pattern & bit != 0) {
@@ -500,9 +525,9 @@ mod tests {
                     close(server, client);
                 }
                 let begun = Instant::now();
-                let made = Connections::make(&table, |_| Some(&opener)).unwrap();
+                let made = Connections::make(&table, |_| Some(&opener), &networks).unwrap();
                 assert!(begun.elapsed() < DEATH / 3, "{pattern}: {:?}", begun.elapsed());
-                for (end, made) in ends(&table, &|_| Some(&opener)).zip(made.get(1).unwrap()) {
+                for (end, made) in ends(&table, &|_| Some(&opener), &networks).zip(made.get(1).unwrap()) {
                     assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
                     assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
                 }
@@ -532,7 +557,7 @@ mod tests {
         for _ in 0..3 {
             close(client, listener.accept().unwrap().0);
             let begun = Instant::now();
-            client = make(&record, &opener, &mut Unsettled::default()).unwrap();
+            client = make(&record, (&opener, &Networks::default()), &mut Unsettled::default()).unwrap();
             connect_later(&client, &peer.0).unwrap();
             assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
         }
@@ -540,10 +565,10 @@ mod tests {
 
     #[test]
     fn a_port_in_time_wait_is_taken_and_can_be_listened_at() {
-        let opener = Opener::of(&record(Vec::new()));
+        let (opener, networks) = (Opener::of(&record(Vec::new())), Networks::default());
         let ([client, server], table) = connection();
         close(client, server);
-        let all: Vec<End<'_>> = ends(&table, &|_| Some(&opener)).collect();
+        let all: Vec<End<'_>> = ends(&table, &|_| Some(&opener), &networks).collect();
         let again = without_binding(all[0].socket).unwrap();
         let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
         assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");

@@ -32,6 +32,7 @@ pub struct Unsettled {
 /// An address that a socket is bound to, and that is no connection's.
 #[derive(Debug)]
 struct Port {
+    network: Option<u64>,
     protocol: u32,
     address: SocketAddr,
     /// SO_REUSEPORT.
@@ -54,7 +55,8 @@ impl Unsettled {
         let Some(own) = port(record) else { return false };
         let meets = |other: &&Port| {
             let (one, two) = (own.address.ip(), other.address.ip());
-            (other.protocol, other.address.port()) == (own.protocol, own.address.port())
+            (other.network, other.protocol, other.address.port())
+                == (own.network, own.protocol, own.address.port())
                 && (one == two || one.is_unspecified() || two.is_unspecified())
         };
         let all: Vec<&Port> = self.ports.iter().filter(meets).collect();
@@ -110,5 +112,5 @@ fn port(record: &SocketRecord) -> Option<Port> {
         (option.level, option.name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT)
             && option.value.0.iter().any(|&byte| byte != 0)
     });
-    Some(Port { protocol: record.protocol, address, shares, listens })
+    Some(Port { network: record.network, protocol: record.protocol, address, shares, listens })
 }
