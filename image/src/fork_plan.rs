@@ -10,7 +10,11 @@
 //!
 //! Invariants: pure; every process of the record is in a plan exactly once, however hostile the record is.
 
+mod births;
+mod inside;
+
 use crate::bytes::Name;
+use crate::pid_namespaces::Inside;
 use crate::record::{ProcessRecord, ZombieRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,10 +28,16 @@ pub struct Birth {
     pub who: Who,
     /// Its id; 0: any that no process of the job has.
     pub pid: i32,
+    /// It is made in a pid namespace of the job's own.
+    pub inside: Option<Inside>,
+    /// Process 1 of the pid namespace for its children, if that is another one than its own.
+    pub children_in: Option<i32>,
     /// It makes a session of its own.
     pub session: bool,
     /// Its process group.
     pub group: Group,
+    /// A child is born into the group that it joins: it joins it before.
+    pub joins_early: bool,
     /// Orphans fall to it while the others are made (PR_SET_CHILD_SUBREAPER).
     pub subreaper: bool,
     /// Made while it is in the session and group that it was born into.
@@ -59,7 +69,7 @@ pub enum Group {
     Inherited,
     /// Its own.
     Own,
-    /// Another one, which another process of the plan leads.
+    /// Another one, which another process of the plan leads, by its number for this one.
     Joined(i32),
 }
 
@@ -77,6 +87,13 @@ impl Birth {
             births
         };
         Birth { before: sorted(self.before), after: sorted(self.after), ..self }
+    }
+    /// The id that a process beside or below it has for it.
+    pub fn known(&self, other: &Birth) -> i32 {
+        match (self.inside, other.inside) {
+            (Some(_), Some(inside)) => inside.pid,
+            _ => other.pid,
+        }
     }
     /// It and all below it.
     pub fn all(&self) -> Vec<&Birth> {
@@ -104,8 +121,11 @@ struct Need {
 struct Node {
     who: Who,
     pid: i32,
+    inside: Option<Inside>,
+    children_in: Option<i32>,
     session: bool,
     group: Group,
+    joins_early: bool,
     subreaper: bool,
     maker: Option<usize>,
     before: Vec<usize>,
@@ -115,7 +135,9 @@ struct Node {
 impl Node {
     fn new(who: Who, pid: i32, session: bool) -> Node {
         let (before, after) = (Vec::new(), Vec::new());
-        Node { who, pid, session, group: Group::Inherited, subreaper: false, maker: None, before, after }
+        let (inside, children_in, group) = (None, None, Group::Inherited);
+        let (joins_early, subreaper, maker) = (false, false, None);
+        Node { who, pid, inside, children_in, session, group, joins_early, subreaper, maker, before, after }
     }
 }
 
@@ -187,7 +209,9 @@ impl<'a> Planner<'a> {
         let places: BTreeMap<i32, usize> =
             all.iter().zip(0..).map(|(process, at)| (process.pid, at)).collect();
         let node = |(process, at): (&&ProcessRecord, usize)| {
-            Node::new(Who::Process(at), process.pid, leads_session(process))
+            let inside = process.inner.map(|inner| Inside { init: inner.init, pid: inner.pid });
+            let node = Node::new(Who::Process(at), process.pid, leads_session(process));
+            Node { inside, children_in: process.children_in, ..node }
         };
         let mut children = vec![Vec::new(); all.len()];
         for (at, process) in all.iter().enumerate().skip(1) {
@@ -272,7 +296,7 @@ impl<'a> Planner<'a> {
     /// Whether a process that leads a session may have been born into another one. What falls to a subreaper may be of
     /// a session that it was never in.
     fn may_be_born_into(&self, at: usize, session: i32) -> bool {
-        !self.all[at].attributes.child_subreaper
+        !self.adopts(at)
             || match self.parent(at) {
                 Some(parent) => self.all[parent].sid == session,
                 None => session == 0,
@@ -306,7 +330,9 @@ impl<'a> Planner<'a> {
             let parent = self.all[at];
             for record in &parent.zombies {
                 let who = Who::Zombie { status: record.status, comm: record.comm.clone() };
-                self.nodes.push(Node::new(who, record.pid, record.sid == record.pid));
+                let inside = record.inner_pid.zip(parent.inner);
+                let inside = inside.map(|(pid, inner)| Inside { init: inner.init, pid });
+                self.nodes.push(Node { inside, ..Node::new(who, record.pid, record.sid == record.pid) });
                 let node = self.nodes.len() - 1;
                 let left_session = record.sid != parent.sid && self.needs[at].session == Some(record.sid);
                 let left_group = self.is_first_group(record.pgid, record.sid)
@@ -314,7 +340,7 @@ impl<'a> Planner<'a> {
                     && !self.in_first_group(at);
                 let in_session = left_session || record.sid == parent.sid || record.sid == record.pid;
                 self.zombies.insert(record.pid, Zombie { record, node, in_session });
-                if !in_session && parent.attributes.child_subreaper {
+                if !in_session && self.adopts(at) {
                     adopted.push((record, node, at));
                 } else {
                     let moment = if left_session || left_group { Moment::Before } else { Moment::After };
@@ -323,12 +349,12 @@ impl<'a> Planner<'a> {
             }
         }
         for (record, node, at) in adopted {
-            let placed = self.place_orphan(node, Some(record.sid), Some(at));
+            let placed = self.place_orphan(node, (Some(record.sid), None), Some(at));
             if placed.is_err() {
                 self.attach(at, Moment::After, node);
             } else if let Some(zombie) = self.zombies.get_mut(&record.pid) {
                 zombie.in_session = true;
-                self.nodes[at].subreaper = true;
+                self.nodes[at].subreaper = !self.all[at].is_init();
             }
         }
     }
@@ -337,10 +363,13 @@ impl<'a> Planner<'a> {
         for at in 1..self.all.len() {
             match (self.parent(at), self.moments[at]) {
                 (Some(parent), Some(moment)) => self.attach(parent, moment, at),
-                (None, _) => self.place_orphan(at, self.needs[at].session, None)?,
-                (Some(parent), None) if self.all[parent].attributes.child_subreaper => {
-                    self.nodes[parent].subreaper = true;
-                    self.place_orphan(at, self.needs[at].session, Some(parent))?;
+                (None, _) => {
+                    self.place_orphan(at, (self.needs[at].session, self.leader_of_old(at, false)), None)?
+                }
+                (Some(parent), None) if self.adopts(parent) => {
+                    self.nodes[parent].subreaper = !self.all[parent].is_init();
+                    let session = (self.needs[at].session, self.leader_of_old(at, false));
+                    self.place_orphan(at, session, Some(parent))?;
                 }
                 (Some(parent), None) => {
                     return Err(format!(
@@ -357,10 +386,15 @@ impl<'a> Planner<'a> {
     }
 
     /// A process that was made, in a session, by one that is gone, and fell to `heir` (none: to process 1).
-    fn place_orphan(&mut self, node: usize, session: Option<i32>, heir: Option<usize>) -> Result<(), String> {
+    fn place_orphan(
+        &mut self,
+        node: usize,
+        (session, leader): (Option<i32>, Option<Inside>),
+        heir: Option<usize>,
+    ) -> Result<(), String> {
         let (maker, moment) = match session {
             None => (0, Moment::After),
-            Some(session) => self.in_session(session, heir).map_err(|what| {
+            Some(session) => self.in_session(session, leader, heir).map_err(|what| {
                 format!("process {}, which was made by one that has ended: {what}", self.nodes[node].pid)
             })?,
         };
@@ -368,7 +402,7 @@ impl<'a> Planner<'a> {
             match self.nameless.get(&(maker, moment)) {
                 Some(helper) => *helper,
                 None => {
-                    let helper = self.add(maker, moment, Node::new(Who::Helper, 0, false));
+                    let helper = self.add(maker, moment, self.nameless_at(maker));
                     self.nameless.insert((maker, moment), helper);
                     helper
                 }
@@ -397,7 +431,12 @@ impl<'a> Planner<'a> {
     }
 
     /// The same; a session whose leader is gone gets one that will be.
-    fn in_session(&mut self, session: i32, heir: Option<usize>) -> Result<(usize, Moment), String> {
+    fn in_session(
+        &mut self,
+        session: i32,
+        leader: Option<Inside>,
+        heir: Option<usize>,
+    ) -> Result<(usize, Moment), String> {
         if let Some((_, other)) = self.sessions.get(&session)
             && *other != heir
         {
@@ -407,7 +446,8 @@ impl<'a> Planner<'a> {
             return Ok(found);
         }
         self.refuse_thread(session, "session")?;
-        let node = self.add(heir.unwrap_or(0), Moment::After, Node::new(Who::Helper, session, true));
+        let node = Node { inside: leader, ..Node::new(Who::Helper, session, true) };
+        let node = self.add(heir.unwrap_or(0), Moment::After, node);
         self.sessions.insert(session, (node, heir));
         Ok((node, Moment::After))
     }
@@ -432,8 +472,8 @@ impl<'a> Planner<'a> {
                 Group::Inherited
             } else if group == record.pid {
                 Group::Own
-            } else if in_session {
-                self.join(group, session).unwrap_or(Group::Inherited)
+            } else if in_session && record.inner_pid.is_none() {
+                self.join(group, session, None).unwrap_or(Group::Inherited)
             } else {
                 Group::Inherited
             };
@@ -450,11 +490,18 @@ impl<'a> Planner<'a> {
         if group == process.pid {
             return Ok(Group::Own);
         }
-        self.join(group, session)
+        match self.leader_of_old(at, true) {
+            None if process.inner.is_some() => self.born_into(at),
+            leader => {
+                let joined = self.join(group, session, leader)?;
+                let number = leader.map_or(group, |leader| leader.pid);
+                Ok(if joined == Group::Inherited { joined } else { Group::Joined(number) })
+            }
+        }
     }
 
-    /// The group of one that leads neither it nor a session.
-    fn join(&mut self, group: i32, session: i32) -> Result<Group, String> {
+    /// The group of one that leads neither it nor a session. `leader`: where its leader was, if that is gone.
+    fn join(&mut self, group: i32, session: i32, leader: Option<Inside>) -> Result<Group, String> {
         if group == 0 || self.is_first_group(group, session) {
             return Ok(Group::Inherited);
         }
@@ -463,20 +510,26 @@ impl<'a> Planner<'a> {
             Some(false) => {
                 Err(format!("the process that led its group {group} cannot be in that group again"))
             }
-            None => self.group_without_leader(group, session),
+            None => self.group_without_leader(group, session, leader),
         }
     }
 
     /// A group whose leader is gone gets one that will be.
-    fn group_without_leader(&mut self, group: i32, session: i32) -> Result<Group, String> {
+    fn group_without_leader(
+        &mut self,
+        group: i32,
+        session: i32,
+        leader: Option<Inside>,
+    ) -> Result<Group, String> {
         // Whatever group the restart is in takes the place of those of the shell that started the job.
         if self.is_outside(session) && leads_session(self.all[0]) {
             return Ok(Group::Inherited);
         }
         self.refuse_thread(group, "process group")?;
-        let (maker, moment) =
+        let found =
             self.find_session(session)?.ok_or_else(|| format!("no process makes its session {session}"))?;
-        let helper = Node { group: Group::Own, ..Node::new(Who::Helper, group, false) };
+        let (maker, moment) = self.maker_inside(found, leader, session)?;
+        let helper = Node { group: Group::Own, inside: leader, ..Node::new(Who::Helper, group, false) };
         let helper = self.add(maker, moment, helper);
         self.groups.insert(group, helper);
         Ok(Group::Joined(group))
@@ -492,56 +545,6 @@ impl<'a> Planner<'a> {
         }
         // The leader of a session leads its group too.
         (self.groups.contains_key(&group) || self.sessions.contains_key(&group)).then_some(true)
-    }
-
-    /// Every process is made, and orphans fall to whom they must.
-    fn check_orphans(&self) -> Result<(), String> {
-        let mut made = BTreeSet::new();
-        let mut open = vec![(0, 0)];
-        while let Some((node, depth)) = open.pop() {
-            let Node { pid, before, after, .. } = &self.nodes[node];
-            if depth > DEEPEST {
-                return Err(format!("process {pid} is more than {DEEPEST} generations below the first"));
-            }
-            made.insert(node);
-            open.extend(before.iter().chain(after).map(|child| (*child, depth + 1)));
-        }
-        if let Some(at) = (0..self.all.len()).find(|at| !made.contains(at)) {
-            return Err(format!(
-                "process {}, which was made by one that has ended, is in a session that a descendant of it leads",
-                self.all[at].pid
-            ));
-        }
-        for &(orphan, heir) in &self.orphans {
-            let mut above = self.nodes[orphan].maker;
-            while let Some(node) = above
-                && !self.nodes[node].subreaper
-            {
-                above = self.nodes[node].maker;
-            }
-            if above != heir {
-                return Err(format!(
-                    "process {} has lost its parent, and would fall to another process than it did: there are several \
-                     subreapers (PR_SET_CHILD_SUBREAPER) in the job",
-                    self.nodes[orphan].pid
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn birth(&self, node: usize) -> Birth {
-        let Node { who, pid, session, group, subreaper, before, after, .. } = &self.nodes[node];
-        let births = |nodes: &[usize]| nodes.iter().map(|node| self.birth(*node)).collect();
-        Birth {
-            who: who.clone(),
-            pid: *pid,
-            session: *session,
-            group: *group,
-            subreaper: *subreaper,
-            before: births(before),
-            after: births(after),
-        }
     }
 }
 

@@ -110,7 +110,30 @@ pub enum MountSource {
         file_system: String,
         /// Its options.
         options: String,
+        /// Of `proc`: it shows a pid namespace that a program of the job has made, whose process 1 has this id in the
+        /// job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid_namespace: Option<u64>,
     },
+    /// A part of one of those, which was mounted before.
+    Part {
+        /// Its place among the mounts.
+        of: u32,
+        /// What of it, from its root.
+        root: Name,
+    },
+}
+
+impl MountTree {
+    /// Whether the mount at a place is made when all processes are there: it shows a pid namespace that one of them has
+    /// made, or lies on a mount that does.
+    pub fn is_late(&self, place: usize) -> bool {
+        let Some(mount) = self.mounts.get(place) else { return false };
+        let shows =
+            |one: &MountRecord| matches!(one.source, MountSource::Kernel { pid_namespace: Some(_), .. });
+        let mut before = self.mounts.iter().take(place + 1).filter(|one| shows(one));
+        before.any(|late| mount.point.as_path().starts_with(late.point.as_path()))
+    }
 }
 
 /// A file system in memory, with what is in it.
@@ -181,8 +204,14 @@ pub(crate) fn check(tree: &MountTree) -> Result<(), String> {
             && parts.all(|part| matches!(part, Component::Normal(_)))
             && !name.0.contains(&0)
     };
-    for mount in &tree.mounts {
+    for (place, mount) in tree.mounts.iter().enumerate() {
         let right = match &mount.source {
+            MountSource::Part { of, root } => {
+                let whole = tree.mounts.get(*of as usize).map(|whole| &whole.source);
+                (*of as usize) < place
+                    && plain(root, true)
+                    && matches!(whole, Some(MountSource::Kernel { .. }))
+            }
             MountSource::Bind { from, .. } => plain(from, true),
             MountSource::Tmpfs { file_system, root } => {
                 plain(root, true) && (*file_system as usize) < tree.file_systems.len()

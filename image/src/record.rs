@@ -1,7 +1,8 @@
 //! The process record: everything but the pages that a restart must restore.
 //!
 //! Written by `process::capture` at the stop, read by `process::rebuild`. Each part names its source in the kernel.
-//! Pids and tids are those that the program itself sees (the last number of `NSpid` in `/proc/PID/status`).
+//! Ids are those that the processes of the job see (the last number of `NSpid` in `/proc/PID/status`), or two where a
+//! program has made a pid namespace ([`crate::pid_namespaces`]).
 //! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
 
 use crate::address_space;
@@ -15,6 +16,7 @@ pub use crate::files::*;
 pub use crate::namespaces::RootFolder;
 use crate::namespaces::{self, NamespaceRecord};
 use crate::objects::ObjectRecord;
+use crate::pid_namespaces::{self, InnerIds};
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
 use crate::sysv_shm;
@@ -36,6 +38,12 @@ pub struct ProcessRecord {
     pub pgid: i32,
     /// Session.
     pub sid: i32,
+    /// Its ids in the pid namespace that it is in, if a program of the job has made that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner: Option<InnerIds>,
+    /// The pid namespace of its children, if that is another one than its own: the id of process 1 there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children_in: Option<i32>,
     /// The executable: target of `/proc/PID/exe`.
     pub exe: FileIdentity,
     /// Target of `/proc/PID/cwd`; of a removed directory where it was.
@@ -115,8 +123,8 @@ pub struct ProcessRecord {
     /// `others` of their own nor descriptions: their descriptors refer to those of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<ProcessRecord>,
-    /// In the record of the first process: the id that was given last where the job lived, by then or a moment later.
-    /// `None`: not known.
+    /// In the record of the first process, and of process 1 of a pid namespace: the id that was given last there, by
+    /// then or a moment later. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<i32>,
 }
@@ -205,8 +213,11 @@ pub struct LayoutRecord {
 /// One thread.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ThreadRecord {
-    /// Its id.
+    /// Its id, as it knows itself.
     pub tid: i32,
+    /// The same where the job lives, if its process is in a pid namespace that a program of the job has made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_tid: Option<i32>,
     /// Its name (`comm`).
     pub comm: Name,
     /// NT_PRSTATUS: struct user_regs_struct, 27 words in its order. As they are to be *set* at restart: interrupted
@@ -406,7 +417,7 @@ impl ProcessRecord {
         let (mut ids, mut spaces) = (BTreeSet::new(), BTreeSet::new());
         for process in self.processes() {
             let pid = process.pid;
-            let own = process.threads.iter().map(|thread| thread.tid);
+            let own = process.threads.iter().map(|thread| thread.job_tid.unwrap_or(thread.tid));
             for id in own.chain(process.zombies.iter().map(|zombie| zombie.pid)) {
                 if !ids.insert(id) {
                     return Err(format!("id {id} is there twice"));
@@ -419,6 +430,7 @@ impl ProcessRecord {
                 .map_err(|what| format!("process {pid}: {what}"))?;
             process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;
         }
+        pid_namespaces::check(&self.processes().map(ProcessRecord::ids).collect::<Vec<_>>())?;
         self.check_objects()?;
         contents::check(&self.files.contents)?;
         let regions = self.processes().flat_map(|process| &process.regions);
@@ -499,11 +511,23 @@ impl ProcessRecord {
         }
     }
 
+    /// See [`pid_namespaces`].
+    pub(crate) fn ids(&self) -> pid_namespaces::Ids {
+        pid_namespaces::Ids {
+            pid: self.pid,
+            ppid: self.ppid,
+            inner: self.inner,
+            children_in: self.children_in,
+            threads: self.threads.iter().map(|thread| (thread.tid, thread.job_tid)).collect(),
+            zombies: self.zombies.iter().filter_map(|zombie| zombie.inner_pid).collect(),
+        }
+    }
+
     fn check_alone(&self, descriptions: usize) -> Result<(), String> {
         if self.pid <= 1 {
             return Err(format!("pid {} is not one of a program", self.pid));
         }
-        if self.threads.first().is_none_or(|t| t.tid != self.pid) {
+        if self.threads.first().is_none_or(|t| t.tid != self.own_pid()) {
             return Err("the first thread is not the leader".into());
         }
         if !self.inject.is_valid() {

@@ -3,7 +3,7 @@
 
 use crate::bytes::{Blob, Name};
 use crate::pages::{Extent, MappableSegment, PageError, PageProvider, PageRun, PutPages};
-use crate::record::{Object, ProcessRecord, SocketRecord, SocketState};
+use crate::record::{Object, ProcessRecord, SocketRecord, SocketState, ThreadRecord};
 use crate::{Addr, PAGE_SIZE};
 use std::fs::{File, Metadata};
 use std::io::Write;
@@ -26,6 +26,19 @@ const EMPTY_RECORD: &str = r#"{
     "inject": {"code": 0, "code_len": 0, "scratch": 0, "scratch_len": 0, "shared": 0},
     "flags": {"no_new_privs": false, "thp_disabled": false, "oom_score_adj": 0}
 }"#;
+
+/// A thread likewise.
+const EMPTY_THREAD: &str = r#"{
+    "tid": 5, "comm": "x", "registers": [], "xstate": "", "signal_mask": 0, "pending": [],
+    "alt_stack": {"sp": 0, "flags": 2, "size": 0}, "robust_list": 0, "robust_list_len": 0, "clear_tid": 0, "rseq": null,
+    "wait": null, "affinity": [], "nice": 0, "policy": 0, "priority": 0, "timer_slack_ns": 0
+}"#;
+
+/// A thread without registers.
+#[allow(clippy::expect_used)]
+pub fn empty_thread() -> ThreadRecord {
+    serde_json::from_str(EMPTY_THREAD).expect("a thread")
+}
 
 /// A process without memory, threads and files.
 #[allow(clippy::expect_used)]

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct ZombieRecord {
     /// Its id.
     pub pid: i32,
+    /// The same in the pid namespace of its parent, if a program of the job has made that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_pid: Option<i32>,
     /// Process group.
     pub pgid: i32,
     /// Session.

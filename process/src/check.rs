@@ -205,6 +205,7 @@ struct Open<'a> {
     pid: i32,
     live: i32,
     inner_pid: i32,
+    job_pid: i32,
     own: Option<i32>,
     area: Option<&'a InjectArea>,
     /// Its mappings, if all of them are understood.
@@ -276,7 +277,8 @@ fn look_at<'a>(
     found.extend(folder(pid, inner_pid));
     // What cannot be told just now is told at the second look.
     let own = area.and_then(|area| area::own_descriptor(live, area).ok().flatten());
-    Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
+    let job_pid = status.at_depth("NStgid", of_job.depth()).unwrap_or(inner_pid);
+    Ok(Some(Open { pid, live, inner_pid, job_pid, own, area, mapped }))
 }
 
 /// Processes of the job that have not registered: those that a cut takes in all the same, and others. Of a process
@@ -426,7 +428,8 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
     let pidfds = open.iter().map(|one| clone::pidfd_open(one.pid)).collect::<io::Result<Vec<_>>>()?;
     let holders = open.iter().zip(&pidfds).map(|(one, pidfd)| Holder {
         pid: one.pid,
-        inner_pid: one.inner_pid,
+        inner_pid: one.job_pid,
+        own_pid: one.inner_pid,
         tid: one.live,
         pidfd,
         copies: None,

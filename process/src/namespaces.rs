@@ -20,13 +20,15 @@ const KINDS: [(&str, &str); 8] = [
     ("net", "network"),
     ("user", "user"),
     ("cgroup", "cgroup"),
-    (PID, "pid"),
+    (PID, PID_NAME),
     ("time_for_children", "time"),
 ];
 const PID: &str = "pid_for_children";
 
 /// Kinds of which a restart makes others than the job's anew.
-pub const MADE_ANEW: [&str; 5] = ["uts", "ipc", "network", "user", MOUNT];
+pub const MADE_ANEW: [&str; 6] = ["uts", "ipc", "network", "user", MOUNT, PID_NAME];
+/// What [`KINDS`] calls pid namespaces.
+pub const PID_NAME: &str = "pid";
 const MOUNT: &str = "mount";
 
 /// See the head of the file.
@@ -40,6 +42,8 @@ pub struct Namespaces {
     empty_pid: bool,
     /// Of those of a job: a process that is in its mount namespace as long as the job lives, where we are in another.
     viewer: Option<i32>,
+    /// Of those of a job: whether it is in another pid namespace than we are, right below ours.
+    pids_below: bool,
 }
 
 impl Namespaces {
@@ -52,7 +56,30 @@ impl Namespaces {
         let unnamed = KINDS.iter().zip(&links).any(|((kind, _), link)| *kind == PID && link.is_none());
         // Last: a thread that ends has none at all.
         let empty_pid = unnamed && link("mnt").is_some();
-        Namespaces { links, root, empty_pid, viewer: None }
+        Namespaces { links, root, empty_pid, viewer: None, pids_below: false }
+    }
+
+    /// Those of a job, by its first process, which may have its children elsewhere.
+    pub fn of_job(first: i32) -> Namespaces {
+        let mut all = Namespaces::of(first, first);
+        let own = procfs::link(&format!("/proc/{first}/ns/pid")).ok();
+        for (link, (kind, _)) in all.links.iter_mut().zip(KINDS) {
+            if kind == PID {
+                link.clone_from(&own);
+            }
+        }
+        all.pids_below = procfs::Status::read(first, first).is_ok_and(|status| status.is_nested());
+        Namespaces { empty_pid: false, ..all }
+    }
+
+    /// Of those of a job: the place of its ids among those of a process ([`procfs::Status::at_depth`]).
+    pub fn depth(&self) -> usize {
+        1 + usize::from(self.pids_below)
+    }
+
+    /// The pid namespace of its children is one that has no process yet.
+    pub fn has_empty_pid(&self) -> bool {
+        self.empty_pid
     }
 
     /// Our own.
@@ -81,6 +108,12 @@ impl Namespaces {
     /// The inode of the network namespace of a process; `None`: it has ended.
     pub fn network_of(pid: i32) -> Option<u64> {
         inode(&procfs::link(&format!("/proc/{pid}/ns/net")).ok()?)
+    }
+
+    /// The inode of the pid namespace of a process, if these are those of a job and it is in another one.
+    pub fn other_pids(&self, pid: i32) -> Option<u64> {
+        let own = procfs::link(&format!("/proc/{pid}/ns/pid")).ok()?;
+        inode(&own).filter(|own| self.inode(PID_NAME).is_some_and(|job| job != *own))
     }
 
     /// The kinds that differ, by name.
@@ -114,7 +147,7 @@ impl Namespaces {
 }
 
 /// That of a link like `mnt:[4026531840]`.
-fn inode(link: &[u8]) -> Option<u64> {
+pub fn inode(link: &[u8]) -> Option<u64> {
     std::str::from_utf8(link).ok()?.split_once('[')?.1.strip_suffix(']')?.parse().ok()
 }
 

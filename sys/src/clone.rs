@@ -40,15 +40,19 @@ struct CloneArgs {
 /// EPERM: the pid may not be chosen; EEXIST: it is taken; EAGAIN: process limit; ENOSYS: as EPERM, in a container
 /// whose filter knows no clone3(2).
 pub fn fork_with(flags: u64, pid: i32) -> io::Result<i32> {
-    if pid == 0 {
-        return fork_any(flags);
-    }
-    let wanted = [pid];
+    if pid == 0 { fork_any(flags) } else { fork_as(flags, &[pid]) }
+}
+
+/// The same with an id for each pid namespace from that of the child on outwards.
+///
+/// # Errors
+/// As [`fork_with`].
+pub fn fork_as(flags: u64, wanted: &[i32]) -> io::Result<i32> {
     let args = CloneArgs {
         flags,
         exit_signal: libc::SIGCHLD as u64,
         set_tid: wanted.as_ptr() as u64,
-        set_tid_size: 1,
+        set_tid_size: wanted.len() as u64,
         ..CloneArgs::default()
     };
     // SAFETY: `args` is complete and `wanted` lives through the call; without CLONE_VM the child goes on in a copy of

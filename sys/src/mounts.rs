@@ -1,6 +1,7 @@
-//! Making mounts in a namespace of the caller's own (mount(2), open_tree(2), move_mount(2), pivot_root(2)).
+//! Making mounts in a namespace of the caller's own (mount(2), open_tree(2), fsopen(2), move_mount(2),
+//! pivot_root(2)).
 //!
-//! By hand: the two calls of the newer interface, which `nix` and libc lack. How they fail: as the kernel says.
+//! By hand: the calls of the newer interface, which `nix` and libc lack. How they fail: as the kernel says.
 //!
 //! # Safety
 //! Paths end with a zero byte; a call that returns a descriptor returns a new one.
@@ -8,7 +9,7 @@
 
 use crate::check;
 use nix::mount::{MntFlags, MsFlags};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -35,6 +36,45 @@ pub fn propagate_all(kind: u64) -> io::Result<()> {
 pub fn mount(kind: &str, source: &Path, at: &Path, flags: u64, options: &str) -> io::Result<()> {
     let flags = MsFlags::from_bits_retain(flags);
     Ok(nix::mount::mount(Some(source), at, Some(kind), flags, Some(options))?)
+}
+
+/// A mount of a file system that the kernel fills, which lies nowhere yet. One of proc shows the pid namespace of the
+/// caller (fs/proc/root.c, proc_init_fs_context).
+///
+/// # Errors
+/// As [`mount`].
+pub fn kernel_file_system(kind: &CStr, options: &str) -> io::Result<OwnedFd> {
+    // include/uapi/linux/mount.h.
+    const FSCONFIG_SET_FLAG: libc::c_long = 0;
+    const FSCONFIG_SET_STRING: libc::c_long = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_long = 6;
+    // SAFETY: see the head.
+    let context = opened(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?;
+    let configure = |command: libc::c_long, key: Option<&CStr>, value: Option<&CStr>| {
+        let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+        let (key, value) = (pointer(key), pointer(value));
+        // SAFETY: see the head; both may be null where the command has none.
+        check(unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0) })
+            .map(drop)
+    };
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some((key, value)) => {
+                let (key, value) = (CString::new(key)?, CString::new(value)?);
+                configure(FSCONFIG_SET_STRING, Some(&key), Some(&value))?;
+            }
+            None => configure(FSCONFIG_SET_FLAG, Some(&CString::new(option)?), None)?,
+        }
+    }
+    configure(FSCONFIG_CMD_CREATE, None, None)?;
+    // SAFETY: see the head. Its flags are given to it where it lies.
+    opened(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })
+}
+
+fn opened(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = i32::try_from(check(result)?).map_err(io::Error::other)?;
+    // SAFETY: it was made for us just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Gives a mount exactly these flags.
@@ -72,10 +112,7 @@ pub fn another(file: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
     let flags =
         OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned() | libc::AT_EMPTY_PATH.cast_unsigned() | recursive;
     // SAFETY: see the head.
-    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags) })?;
-    let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: it was made for us just now.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    opened(unsafe { libc::syscall(libc::SYS_open_tree, file.as_raw_fd(), c"".as_ptr(), flags) })
 }
 
 /// Puts it where it shall lie.

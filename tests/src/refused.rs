@@ -89,7 +89,7 @@ macro_rules! refused {
                 refused "process" "a socket at" "in its mount namespace alone";
             cgroup_namespace: "confined" "cgroup" "45" => "A cgroup namespace of its own",
                 refused "process" "left the namespaces of its job" "cgroup";
-            pid_namespace: "confined" "pid" "45" => "A pid namespace for its children",
+            pid_namespace: "confined" "pid" "45" => "A pid namespace for its children that has no process yet",
                 refused "process" "left the namespaces of its job" "pid";
             time_namespace: "confined" "time" "45" => "A time namespace for its children",
                 refused "process" "left the namespaces of its job" "time";

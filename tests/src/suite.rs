@@ -495,6 +495,9 @@ macro_rules! suite {
                 mounted_root: "mounted" "root" => "The same as root of a user namespace (unshare -Urm)";
                 #[short] mounted_pivot: "mounted" "pivot" => "The same with another root (pivot_root)";
                 #[short] mounted_child: "mounted" "child" => "A child in a mount namespace of its own";
+                inner_plain: "inner" "plain" => "A child in a pid namespace of its own (unshare -pf)";
+                #[short] inner_proc: "inner" "proc" =>
+                    "The same with a mount namespace and its own /proc (bwrap --unshare-pid --proc)";
                 tree_many: "tree_many" => "Twenty workers with pipes";
                 tree_pairs_stream: "tree_pairs" "stream" =>
                     "Stream socket pairs between processes; descriptors handed over";

@@ -77,6 +77,7 @@ impl World {
             let own = self.all.iter().filter(|(_, p)| p.ended && p.parent == *pid);
             let zombies = own.map(|(pid, p)| ZombieRecord {
                 pid: *pid,
+                inner_pid: None,
                 pgid: p.pgid,
                 sid: p.sid,
                 status: 0,
@@ -260,7 +261,7 @@ fn a_daemon_gets_the_session_of_a_leader_that_is_gone() {
 fn a_child_that_ended_in_a_group_whose_leader_is_gone_is_in_it_again() {
     let mut record = job(&[(10, 1, 10, 10)]);
     let (pid, pgid, sid, comm) = (14, 12, 10, crate::bytes::Name::from("gone"));
-    record.zombies.push(ZombieRecord { pid, pgid, sid, status: 0, comm });
+    record.zombies.push(ZombieRecord { pid, inner_pid: None, pgid, sid, status: 0, comm });
     let made = plan(&record).expect("a plan");
     let group = |pid: i32| made.all().into_iter().find(|birth| birth.pid == pid).map(|birth| birth.group);
     assert_eq!((group(12), group(14)), (Some(Group::Own), Some(Group::Joined(12))));

@@ -8,6 +8,7 @@ use crate::capture::contents::Taken;
 use crate::capture::files::inotify::{self, Watching};
 use crate::capture::made_namespaces::{self, Made};
 use crate::capture::maps::{Flags, Mapped};
+use crate::capture::pid_namespaces::{self, PidNamespaces};
 use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
 use crate::freeze::engine::{self, CutMemory};
@@ -186,7 +187,8 @@ fn describe_all(
     };
     let made: Vec<&[Made]> = processes.iter().map(|one| &one.inside.seen.namespaces[..]).collect();
     let refused = |why| CutError::Refused(vec![refuse::process(program, why)]);
-    let list = made_namespaces::list(&made).map_err(refused)?;
+    let mut list = made_namespaces::list(&made).map_err(refused)?;
+    let inodes: Vec<PidNamespaces> = processes.iter().map(|one| one.inside.seen.pid_namespaces).collect();
     let mut places = list.places.iter();
     let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
     for process in processes {
@@ -201,6 +203,16 @@ fn describe_all(
         members.push((space, memory));
         sets.add(space, cut_memory, options);
     }
+    let mut all: Vec<&mut ProcessRecord> = records.iter_mut().map(|(_, record)| record).collect();
+    let named = pid_namespaces::settle(&mut all, &inodes);
+    let pids: HashMap<i32, i32> = records.iter().map(|(pid, record)| (record.pid, *pid)).collect();
+    let refuse_process = |(pid, why): (i32, String)| {
+        CutError::Refused(vec![refuse::process(pids.get(&pid).copied().unwrap_or(pid), why)])
+    };
+    let inits = named.map_err(refuse_process)?;
+    list.settle_shown(&inits).map_err(refused)?;
+    let all: Vec<&ProcessRecord> = records.iter().map(|(_, record)| record).collect();
+    made_namespaces::check_maps(&all, &list.records).map_err(refuse_process)?;
     let mut record = with_others(records).ok_or(CutError::Gone)?;
     // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
     if !nested {
@@ -450,16 +462,19 @@ fn record(
     let exe = regions::inside(exe, surroundings.exe_inside);
     let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
     let told = seen.threads.iter().zip(&seen.facts).zip(surroundings.around);
-    let mut threads: Vec<_> =
-        told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
+    let mut threads: Vec<_> = told
+        .map(|((thread, facts), around)| state::thread_record((thread, seen.job_tid(thread)), facts, around))
+        .collect();
     threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
     files.mapped = mapped_files;
     let blob = |info: &[u8; 128]| Blob(info.to_vec());
     Ok(ProcessRecord {
-        pid: inner_pid,
+        pid: seen.job_pid,
+        inner: seen.pid_namespaces.own.map(|_| pid_namespaces::ids(status)),
+        children_in: None,
         ppid: i32::try_from(status.number("PPid").unwrap_or(0)).unwrap_or(0),
-        pgid: status.innermost("NSpgid").unwrap_or(0),
-        sid: status.innermost("NSsid").unwrap_or(0),
+        pgid: status.at_depth("NSpgid", seen.job_depth).unwrap_or(0),
+        sid: status.at_depth("NSsid", seen.job_depth).unwrap_or(0),
         exe,
         root: surroundings.root,
         namespaces: Vec::new(),

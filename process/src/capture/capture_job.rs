@@ -12,6 +12,7 @@ use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::folders;
 use crate::capture::made_namespaces::MountTrees;
 use crate::capture::map_flags;
+use crate::capture::pid_namespaces::PidNamespaces;
 use crate::capture::regions;
 use crate::capture::shared_memory::SharedPages;
 use crate::capture::written_files::{self, Unsaved};
@@ -113,7 +114,11 @@ pub fn read(
     let Together { contents, told, parts } = together;
     let several = observed.len() > 1;
     // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
-    let no_clone = observed.iter().any(|one| one.stage.seen.process.attributes.child_subreaper);
+    let adopts = |one: &StoppedProcess<Observed>| {
+        let seen = &one.stage.seen;
+        seen.process.attributes.child_subreaper || seen.pid_namespaces != PidNamespaces::default()
+    };
+    let no_clone = observed.iter().any(adopts);
     let mut shared = SharedPages::default();
     let captured = advance(join(observed, parts)?, |process, (observed, part)| {
         let Observed { seen, surroundings } = observed;
@@ -136,7 +141,7 @@ pub fn read(
         let cut_memory = engine::take(&scene, part.collected, &mut shared, breakdown)?;
         let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
         let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
-        let stop_told = told.contains(&seen.inner_pid);
+        let stop_told = told.contains(&seen.job_pid);
         let Part { scenery, whole, files, .. } = part;
         Ok(Captured { seen, surroundings, scenery, whole, files, zombies, stop_told, cut_memory })
     })?;
@@ -250,7 +255,8 @@ fn reader<'a>(
     let holder = |one: &'a StoppedProcess<Observed>| {
         Ok(Holder {
             pid: one.target.pid,
-            inner_pid: one.stage.seen.inner_pid,
+            inner_pid: one.stage.seen.job_pid,
+            own_pid: one.stage.seen.inner_pid,
             tid: one.stage.seen.live,
             pidfd: &one.before.pidfd,
             copies: copies(one)?,

@@ -86,7 +86,9 @@ pub fn ask(
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
     let always = 1 << (libc::SIGCHLD - 1);
     let handled = repaired.status.mask("SigCgt") | repaired.status.mask("SigIgn") | always;
-    let question = Question::new(&target.area, handled, is_first && before.nested, before.outsider);
+    let is_init = repaired.inner_pid == 1;
+    let question =
+        Question::new(&target.area, handled, (is_first || is_init) && before.nested, before.outsider);
     question.ask(&host, &target.area)?;
     held.under_way = Some(target.area);
     Ok(Asked { repaired, mapped, insides, mapping_flags, aio, filters, facts, host, question })
@@ -128,15 +130,24 @@ pub fn look(
     let with_keys = held.threads.iter().zip(&facts).filter(|(_, facts)| facts.has_keys);
     refuse::unless_empty(refuse::keys(pid, process.has_keys, with_keys.map(|(thread, _)| thread.inner)))?;
     let confined = held.threads.iter().zip(&facts).map(|(thread, facts)| (thread, facts.is_confined));
-    refuse::unless_empty(landlock::found(pid, area, before.outsider, confined))?;
+    refuse::unless_empty(landlock::found(
+        pid,
+        area,
+        (before.outsider, options.namespaces.depth()),
+        confined,
+    ))?;
     let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
     let flags = mapping_flags.as_ref().unwrap_or(&before.flags);
     process.attributes.protection_keys = protection_keys::ask((&host, area), &mapped, flags, &held.threads)?;
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
-    let namespaces = made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces, trees)?;
+    let (namespaces, pid_namespaces) =
+        made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces, trees)?;
     Ok(Seen {
         namespaces,
+        pid_namespaces,
+        job_pid: status.at_depth("NStgid", options.namespaces.depth()).unwrap_or(inner_pid),
+        job_depth: options.namespaces.depth(),
         live,
         inner_pid,
         host,

@@ -26,8 +26,12 @@ pub const LEN: usize = 16;
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// A process of the agent's side that the process `pid` may look into, unless Landlock forbids it; its id as that
-/// process sees it. `status`: of any thread of it.
-pub fn outsider(pid: i32, status: &Status) -> Option<i32> {
+/// process sees it. `status`: of any thread of it; `depth`: of the job ([`crate::namespaces::Namespaces::depth`]): in a
+/// pid namespace of the job's own there is none.
+pub fn outsider(pid: i32, status: &Status, depth: usize) -> Option<i32> {
+    if status.depth() != depth {
+        return None;
+    }
     let own = std::process::id().cast_signed();
     let (other, inner) = if status.is_nested() { (init_of(pid)?, 1) } else { (own, own) };
     suits(pid, status, other).then_some(inner)
@@ -96,13 +100,13 @@ pub fn noted(pid: i32, tid: i32, area: &InjectArea) -> Option<Refusal> {
 pub fn found<'a>(
     pid: i32,
     area: &InjectArea,
-    outsider: Option<i32>,
+    (outsider, depth): (Option<i32>, usize),
     threads: impl Iterator<Item = (&'a Thread, bool)>,
 ) -> Vec<Refusal> {
     // A thread may have ids of its own (setuid(2) past the C library).
     let is_sure = |thread: &Thread| {
         Status::read(pid, thread.tid)
-            .is_ok_and(|status| self::outsider(pid, &status).is_some_and(|now| Some(now) == outsider))
+            .is_ok_and(|status| self::outsider(pid, &status, depth).is_some_and(|now| Some(now) == outsider))
     };
     let (mut all, mut confined) = (0, Vec::new());
     let mut any = None;
@@ -130,7 +134,7 @@ mod tests {
         let own = std::process::id().cast_signed();
         let status = Status::read(own, own).unwrap();
         // It may always look into itself.
-        assert_eq!(outsider(own, &status), attributes::is_dumpable().then_some(own));
+        assert_eq!(outsider(own, &status, 1), attributes::is_dumpable().then_some(own));
         assert!(!suits(own, &status, i32::MAX), "there is no such process");
         assert!(
             is_confined(Some(&-1)) && !is_confined(Some(&0)) && !is_confined(Some(&-3)) && !is_confined(None)

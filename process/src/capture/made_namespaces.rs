@@ -6,15 +6,16 @@
 
 use super::mounts::{self, View};
 use super::namespaces::{self, Other};
+use super::pid_namespaces::{self, Inits, PidNamespaces};
 use crate::error::CutError;
 use crate::inject::live_thread::{BUFFERS, LiveThread};
 use crate::inject::stub::Row;
 use crate::namespaces::Namespaces;
 use crate::refuse;
 use holdfast_image::bytes::Name;
-use holdfast_image::mounts::{MountTree, Within};
-use holdfast_image::namespaces::{NamespaceContent, NamespaceRecord};
-use holdfast_image::record::InjectArea;
+use holdfast_image::mounts::{MountSource, MountTree, Within};
+use holdfast_image::namespaces::{NamespaceContent, NamespaceRecord, mounts_of};
+use holdfast_image::record::{Backing, InjectArea, ProcessRecord};
 use holdfast_sys::procmem;
 use std::collections::{HashMap, HashSet};
 
@@ -30,6 +31,10 @@ const ROOM: usize = 512;
 const COUNTS: [usize; 3] = [ROOM, 2 * ROOM + 28, 3 * ROOM];
 const IN_USE: &str =
     "there are System V objects in its ipc namespace, which is not supported: start `holdfast run` inside";
+const SHOWN: &str = "a /proc of a pid namespace whose process 1 is not of the job, or of a second one, which is not \
+                     supported";
+const BLIND: &str = "it has mapped a file without a name, and its /proc shows the pid namespace of its children, which \
+                     is not supported: start `holdfast run` inside";
 const SHM_INFO: u64 = 14;
 const SEM_INFO: u64 = 19;
 const MSG_INFO: u64 = 12;
@@ -63,11 +68,13 @@ pub fn ask(
     (host, area, threads): (&LiveThread, &InjectArea, usize),
     job: &Namespaces,
     trees: &mut MountTrees,
-) -> Result<Vec<Made>, CutError> {
+) -> Result<(Vec<Made>, PidNamespaces), CutError> {
     let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
-    let others = namespaces::others(pid, &Namespaces::of(pid, pid), job).map_err(refused)?;
+    let own = Namespaces::of(pid, pid);
+    let others = namespaces::others(pid, &own, job).map_err(refused)?;
+    let pids = pid_namespaces::of(pid, &own, job).map_err(refused)?;
     if others.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), pids));
     }
     if threads > 1 && area.shared.0 == 0 && others.iter().any(|one| one.kind == "user") {
         return Err(refused(
@@ -120,7 +127,7 @@ pub fn ask(
         }
         Ok(Made { content: content(other.kind)?, other, devices: Vec::new() })
     });
-    made.collect()
+    made.collect::<Result<Vec<Made>, CutError>>().map(|made| (made, pids))
 }
 
 /// All namespaces of a job.
@@ -154,6 +161,56 @@ impl List {
         let place = self.inodes.iter().position(|inode| *inode == network);
         let none = "a socket is of a network namespace in which no process of the job is any more; try again";
         place.map(|place| place as u64).ok_or_else(|| none.into())
+    }
+
+    /// Which pid namespaces are shown in them, noted by their inodes, by their processes 1.
+    ///
+    /// # Errors
+    /// One is none of the job's; two are shown in one.
+    pub fn settle_shown(&mut self, inits: &Inits) -> Result<(), String> {
+        for record in &mut self.records {
+            let NamespaceContent::Mount(tree) = &mut record.content else { continue };
+            let mut found = None;
+            for mount in &mut tree.mounts {
+                let MountSource::Kernel { pid_namespace: Some(shown), .. } = &mut mount.source else {
+                    continue;
+                };
+                let init = inits.of(*shown).and_then(|init| u64::try_from(init).ok());
+                *shown = init
+                    .filter(|init| found.is_none_or(|before| before == *init))
+                    .ok_or_else(|| format!("{}: {SHOWN}", mount.point))?;
+                found = init;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a restart maps by way of /proc, who has one of its children alone could not map again.
+///
+/// # Errors
+/// Such a process has it; which, and why.
+pub fn check_maps(records: &[&ProcessRecord], all: &[NamespaceRecord]) -> Result<(), (i32, String)> {
+    let is_blind = |record: &ProcessRecord| {
+        let children = record.children_in.and_then(|init| u64::try_from(init).ok());
+        let place = mounts_of(all, &record.namespaces).and_then(|place| all.get(place as usize));
+        let Some(NamespaceRecord { content: NamespaceContent::Mount(tree), .. }) = place else {
+            return false;
+        };
+        let is_it = |source: &MountSource| match source {
+            MountSource::Kernel { pid_namespace, .. } => {
+                pid_namespace.is_some() && *pid_namespace == children
+            }
+            _ => false,
+        };
+        tree.mounts.iter().any(|mount| mount.point.0 == b"/proc" && is_it(&mount.source))
+    };
+    let nameless = |record: &ProcessRecord| {
+        record.regions.iter().any(|region| matches!(region.backing, Backing::Nameless { .. }))
+    };
+    match records.iter().find(|record| nameless(record) && is_blind(record)) {
+        Some(record) => Err((record.pid, BLIND.into())),
+        None => Ok(()),
     }
 }
 

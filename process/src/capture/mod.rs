@@ -44,6 +44,7 @@ pub mod name_caches;
 pub mod namespaces;
 pub mod open_file;
 pub mod own_proc;
+pub mod pid_namespaces;
 pub mod processor;
 pub mod protection_keys;
 pub mod regions;

@@ -4,7 +4,8 @@
 //! Called by `refuse` before the stop and by `check`, and inside the stop by [`super::made_namespaces`], which asks the
 //! process for the rest. Fails by: words for a refusal. A process that has ended is in none.
 
-use crate::namespaces::{MADE_ANEW, Namespaces};
+use super::pid_namespaces;
+use crate::namespaces::{MADE_ANEW, Namespaces, PID_NAME};
 use holdfast_image::namespaces::{IdMaps, IdRange, inside};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::{namespaces, unix_socket};
@@ -33,10 +34,12 @@ pub struct Other {
 /// # Errors
 /// A restart could not make them again.
 pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>, String> {
+    pid_namespaces::of(pid, own, job)?;
     let differing = own.differing(job);
     let user = if differing.contains(&"user") { own.inode("user") } else { None };
     let mut found = Vec::new();
-    for kind in MADE_ANEW.into_iter().filter(|kind| differing.contains(kind)) {
+    let made = MADE_ANEW.into_iter().filter(|kind| *kind != PID_NAME);
+    for kind in made.filter(|kind| differing.contains(kind)) {
         let Some(inode) = own.inode(kind) else { continue };
         let Some(above) = owner(pid, kind).map_err(|error| format!("its {kind} namespace: {error}"))? else {
             return Ok(Vec::new()); // it has ended

@@ -408,7 +408,12 @@ pub fn around(comm: Name, tid: i32) -> Around {
 }
 
 /// The record of one thread. After the stop.
-pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> ThreadRecord {
+/// `job_tid`: see [`ThreadRecord::job_tid`].
+pub fn thread_record(
+    (thread, job_tid): (&Thread, Option<i32>),
+    facts: &ThreadFacts,
+    around: Around,
+) -> ThreadRecord {
     let Around { comm, affinity, scheduling, io_priority } = around;
     let deadline = scheduling.deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
         runtime_ns,
@@ -418,6 +423,7 @@ pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> Th
     });
     ThreadRecord {
         tid: thread.inner,
+        job_tid,
         comm,
         registers: thread.stored.to_words().to_vec(),
         xstate: Blob(thread.xstate.clone()),

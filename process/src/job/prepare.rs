@@ -129,7 +129,7 @@ pub fn prepare(
         vdso,
         nested: status.is_nested(),
         is_filtered: confined.is_filtered,
-        outsider: landlock::outsider(pid, &status),
+        outsider: landlock::outsider(pid, &status, options.namespaces.depth()),
         replaced,
         pidfd,
     })

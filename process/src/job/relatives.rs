@@ -48,7 +48,7 @@ pub fn relatives_among(job: &[(i32, Vec<i32>)]) -> Result<Vec<(i32, ZombieRecord
     let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
     for (parent, children) in job {
         for &child in children.iter().filter(|child| !is_of_job(**child)) {
-            match zombie(child) {
+            match zombie(child, job.first().map(|(first, _)| *first)) {
                 Some(zombie) => zombies.push((*parent, zombie)),
                 None => strangers.push(refuse::stranger(child)),
             }
@@ -58,17 +58,23 @@ pub fn relatives_among(job: &[(i32, Vec<i32>)]) -> Result<Vec<(i32, ZombieRecord
 }
 
 /// A process that has ended; `None`: it lives.
-fn zombie(pid: i32) -> Option<ZombieRecord> {
+fn zombie(pid: i32, first: Option<i32>) -> Option<ZombieRecord> {
     let fields = procfs::stat_fields(pid, pid).ok()?;
     // proc_pid_stat(5): field 3 is the state, field 52 the exit code; these fields begin with the third.
     if fields.first()? != "Z" || procfs::tasks(pid).ok()?.len() > 1 {
         return None;
     }
     let status = Status::read(pid, pid).ok()?;
+    // Ids where the job lives, and where its parent does.
+    let depth = |pid: i32| Status::read(pid, pid).map_or(1, |status| status.depth());
+    let job = first.map_or(status.depth(), depth);
+    let parent = status.number("PPid").and_then(|parent| i32::try_from(parent).ok()).map_or(job, depth);
+    let is_inside = status.depth() > job && parent == status.depth();
     Some(ZombieRecord {
-        pid: status.innermost("NStgid").unwrap_or(pid),
-        pgid: status.innermost("NSpgid").unwrap_or(0),
-        sid: status.innermost("NSsid").unwrap_or(0),
+        pid: status.at_depth("NStgid", job).unwrap_or(pid),
+        inner_pid: status.innermost("NStgid").filter(|_| is_inside),
+        pgid: status.at_depth("NSpgid", job).unwrap_or(0),
+        sid: status.at_depth("NSsid", job).unwrap_or(0),
         status: fields.get(49)?.parse().ok()?,
         comm: Name::from(std::path::Path::new(&refuse::name_of(pid))),
     })

@@ -140,6 +140,8 @@ pub fn receive(socket: &OwnedFd) -> Message {
 pub struct ReadyMessage {
     /// Its process id as it sees it itself.
     pub inner_pid: i32,
+    /// The same where the job lives.
+    pub job_pid: i32,
     /// The ids of its threads can be chosen.
     pub ids_chosen: bool,
     /// It holds capabilities in a user namespace of its own that the program must not have.
@@ -156,15 +158,17 @@ impl ReadyMessage {
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.inner_pid.to_le_bytes());
+        bytes.extend(self.job_pid.to_le_bytes());
         bytes.extend([u8::from(self.ids_chosen), u8::from(self.drop_capabilities)]);
         bytes
     }
     /// The inverse.
     pub fn from_bytes(bytes: &[u8]) -> Option<ReadyMessage> {
         let rest = bytes.strip_prefix(MAGIC)?;
-        let &[a, b, c, d, ids, drop] = rest else { return None };
+        let &[a, b, c, d, e, f, g, h, ids, drop] = rest else { return None };
         Some(ReadyMessage {
             inner_pid: i32::from_le_bytes([a, b, c, d]),
+            job_pid: i32::from_le_bytes([e, f, g, h]),
             ids_chosen: ids != 0,
             drop_capabilities: drop != 0,
         })
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_ready_message_survives_the_wire() {
-        let ready = ReadyMessage { inner_pid: 77, ids_chosen: true, drop_capabilities: false };
+        let ready = ReadyMessage { inner_pid: 7, job_pid: 77, ids_chosen: true, drop_capabilities: false };
         assert_eq!(ReadyMessage::from_bytes(&ready.to_bytes()), Some(ready));
         assert_eq!(ReadyMessage::from_bytes(b"HF-READY"), None);
         assert_eq!(ReadyMessage::from_bytes(b""), None);

@@ -93,16 +93,18 @@ pub fn stops(all: &[StoppedProcess<Observed>], state: &mut TracerState) -> Resul
         let children = all.iter().filter(is_child).map(|child| &child.stage.seen);
         let what =
             |child: &Seen| if child.stop_signal().is_some() { libc::WSTOPPED } else { libc::WCONTINUED };
-        let asked: Vec<(i32, i32)> = children.map(|child| (child.inner_pid, what(child))).collect();
+        let children: Vec<&Seen> = children.collect();
+        let ask = |child: &&Seen| (child.known_to(&parent.seen), what(child));
+        let asked: Vec<(i32, i32)> = children.iter().map(ask).collect();
         let waiting = to_be_told(&parent.seen, &target.area, &asked)?;
         let kept = state.of(target);
         let before = std::mem::take(&mut kept.going_on);
-        for (&(pid, what), waits) in asked.iter().zip(waiting) {
+        for (&(pid, what), (child, waits)) in asked.iter().zip(children.into_iter().zip(waiting)) {
             if what == libc::WCONTINUED && waits {
                 let since = before.get(&pid).copied().unwrap_or_else(Instant::now);
                 kept.going_on.insert(pid, since);
             } else if what == libc::WSTOPPED && !waits {
-                told.push(pid);
+                told.push(child.job_pid);
             }
         }
         if kept.going_on.values().any(|since| since.elapsed() < PATIENCE) {

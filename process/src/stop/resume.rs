@@ -254,8 +254,10 @@ pub fn read_threads(pid: i32, stopped: &Stopped, nested: bool) -> Result<Vec<Thr
     let mut all = Vec::with_capacity(stopped.threads.len());
     let mut buffer = vec![0_u8; threads::XSTATE_LEN_MAX];
     for (&tid, held) in &stopped.threads {
-        let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
+        let status = if nested { Some(Status::read(pid, tid)?) } else { None };
+        let inner = status.as_ref().and_then(|status| status.innermost("NSpid")).unwrap_or(tid);
         let mut thread = threads::read(tid, inner, *held, &mut buffer)?;
+        thread.below = status.and_then(|status| status.at_depth("NSpid", 2));
         thread.leave_rseq()?;
         all.push(thread);
     }

@@ -7,6 +7,7 @@ use crate::capture::identity::SharedFiles;
 use crate::capture::made_namespaces::Made;
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::mounts::Insides;
+use crate::capture::pid_namespaces::PidNamespaces;
 use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
 use crate::inject::live_thread::LiveThread;
 use crate::stop::task_files::Told;
@@ -67,6 +68,12 @@ pub struct Seen {
     pub live: i32,
     /// Its id as it sees it itself.
     pub inner_pid: i32,
+    /// Its id as the job has it.
+    pub job_pid: i32,
+    /// See [`crate::namespaces::Namespaces::depth`].
+    pub job_depth: usize,
+    /// Where it is in a pid namespace that a program of the job has made.
+    pub pid_namespaces: PidNamespaces,
     /// Its memory.
     pub memory: ForcedMemory,
     /// The thread that runs injected calls.
@@ -102,6 +109,17 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The id that another process of the job has for it.
+    pub fn known_to(&self, other: &Seen) -> i32 {
+        if other.pid_namespaces.own.is_some() { self.inner_pid } else { self.job_pid }
+    }
+
+    /// The id of a thread of it as the job has it, if the thread knows itself by another one.
+    pub fn job_tid(&self, thread: &Thread) -> Option<i32> {
+        self.pid_namespaces.own?;
+        if self.job_depth == 1 { Some(thread.tid) } else { thread.below }
+    }
+
     /// The signal by which job control has stopped it.
     pub fn stop_signal(&self) -> Option<i32> {
         self.threads.first().and_then(|thread| thread.stop_signal)

@@ -85,6 +85,8 @@ pub struct Thread {
     pub tid: i32,
     /// As the program sees it.
     pub inner: i32,
+    /// As it is seen right below the agent's pid namespace, if it is not in that.
+    pub below: Option<i32>,
     /// The signal of the group stop that it takes part in.
     pub stop_signal: Option<i32>,
     /// At the stop.
@@ -133,6 +135,7 @@ pub fn read(tid: i32, inner: i32, held: Held, buffer: &mut [u8]) -> Result<Threa
     Ok(Thread {
         tid,
         inner,
+        below: None,
         stop_signal,
         regs,
         mask: ptrace::signal_mask(tid)?,

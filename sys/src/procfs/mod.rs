@@ -69,9 +69,17 @@ impl Status {
     pub fn innermost(&self, key: &str) -> Option<i32> {
         self.get(key)?.split_whitespace().last()?.parse().ok()
     }
+    /// A number of such a list: the id that is seen in the pid namespace so deep below ours, which is 1.
+    pub fn at_depth(&self, key: &str, depth: usize) -> Option<i32> {
+        self.get(key)?.split_whitespace().nth(depth.checked_sub(1)?)?.parse().ok()
+    }
+    /// How many pid namespaces it is in, from ours on.
+    pub fn depth(&self) -> usize {
+        self.get("NSpid").map_or(1, |ids| ids.split_whitespace().count())
+    }
     /// Whether it is in a pid namespace below ours: it sees other ids than we do.
     pub fn is_nested(&self) -> bool {
-        self.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
+        self.depth() > 1
     }
 }
 
@@ -240,6 +248,9 @@ mod tests {
         assert_eq!(folder.identity(fd).unwrap(), (metadata.dev(), metadata.ino()));
         assert!(folder.info(i32::MAX).is_none() && folder.target(i32::MAX).is_err());
         assert_eq!(Status::read(pid, pid).unwrap().innermost("NSpid"), Some(pid));
+        let nested = Status("NSpid:\t70\t7\t1\n".into());
+        assert_eq!((nested.depth(), nested.at_depth("NSpid", 2)), (3, Some(7)));
+        assert_eq!((nested.at_depth("NSpid", 0), nested.at_depth("NSpid", 4)), (None, None));
         assert!(stat_fields(pid, pid).unwrap().len() > 40);
     }
 

@@ -17,6 +17,8 @@ pub struct Holder<'a> {
     pub pid: i32,
     /// Its id as it sees it itself.
     pub inner_pid: i32,
+    /// Its id as it sees itself: another one in a pid namespace that a program of the job has made.
+    pub own_pid: i32,
     /// Any thread of it.
     pub tid: i32,
     /// The process.

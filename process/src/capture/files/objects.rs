@@ -13,7 +13,7 @@ use crate::cuda::uses;
 use crate::refuse;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{EpollEntry, Object};
-use holdfast_sys::procfs::{DescriptorInfo, Status};
+use holdfast_sys::procfs::{self, DescriptorInfo, Status};
 use holdfast_sys::{clone, fd};
 use std::ffi::OsStr;
 use std::fs;
@@ -114,6 +114,10 @@ impl FileReader<'_> {
             // A process has one inode, the same for all who look at it (fs/pidfs.c; Linux 6.9).
             -1 => Ok(Object::PidFd { pid: -1, gone: found.inode }),
             pid => match self.inner_pid(pid) {
+                Some(_) if !self.sees(found, pid) => Err(format!(
+                    "it leads to process {pid}, which has no id in its pid namespace: not supported"
+                )
+                .into()),
                 Some(pid) => Ok(Object::PidFd { pid, gone: 0 }),
                 None => Err(format!("it leads to process {pid}, which is not the program's").into()),
             },
@@ -128,7 +132,14 @@ impl FileReader<'_> {
         let status = Status::read(pid, pid).ok().filter(Status::has_ended)?;
         let parent = status.number("PPid")?;
         let is_child = self.holders.iter().any(|holder| i64::from(holder.pid) == parent);
-        is_child.then(|| status.innermost("NStgid"))?
+        is_child.then(|| status.at_depth("NStgid", self.outside.namespaces.depth()))?
+    }
+
+    /// Whether a process has an id in the pid namespace of one that has it open.
+    fn sees(&self, found: &Found, pid: i32) -> bool {
+        let holder = self.holder_of(found);
+        let namespace = |pid: i32| procfs::link(&format!("/proc/{pid}/ns/pid")).ok();
+        holder.inner_pid == holder.own_pid || namespace(holder.pid) == namespace(pid)
     }
 
     pub(super) fn link_path(&self, found: &Found) -> String {

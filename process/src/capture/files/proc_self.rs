@@ -21,6 +21,13 @@ impl FileReader<'_> {
 
     /// The process or thread that a file of /proc is about, if it is not there when a restart opens files.
     pub(super) fn foreign_process(&self, found: &Found, path: &[u8]) -> Option<i32> {
+        let holder = self.holder_of(found);
+        if holder.own_pid != holder.inner_pid
+            && holder.own_pid != 1
+            && own_proc::of_process(path, 1).is_some()
+        {
+            return Some(1); // not that of the job
+        }
         own_proc::foreign(path, self.ids(found))
     }
 
@@ -29,6 +36,12 @@ impl FileReader<'_> {
     /// exec.
     pub(super) fn process_file(&self, found: &Found, pid: i32) -> Result<Object, Obstacle> {
         let what = |what: &str| format!("a file of /proc about process or thread {pid}, {what}");
+        let holder = self.holder_of(found);
+        if holder.own_pid != holder.inner_pid {
+            return Err(
+                what("open in a pid namespace of the job's own, which is not supported: close it").into()
+            );
+        }
         let rest =
             own_proc::of_process(&found.target, pid).filter(|rest| !rest.starts_with(b"/task/")).ok_or_else(
                 || Obstacle::Passing(what("a thread, which is not supported: close it, or try again")),
@@ -69,7 +82,7 @@ impl FileReader<'_> {
     /// Of the process that has it open, here and as it sees itself.
     fn ids(&self, found: &Found) -> [i32; 2] {
         let holder = self.holder_of(found);
-        [holder.pid, holder.inner_pid]
+        [holder.pid, holder.own_pid]
     }
 
     /// Where the process finds a namespace that it has open (`net:[4026531840]`), if it is one that it is in.

@@ -134,7 +134,9 @@ impl FileReader<'_> {
             return Err("a terminal with a line discipline of its own is not supported".into());
         }
         let group = terminal::foreground(master).unwrap_or(0);
-        let inner = Status::read(group, group).ok().and_then(|status| status.innermost("NStgid"));
+        let inner = Status::read(group, group)
+            .ok()
+            .and_then(|status| status.at_depth("NStgid", self.outside.namespaces.depth()));
         let holder = self.holder_of(found).pid;
         // Not opened (O_PATH), which the master would see. A kernel before 4.13 does not lead from it to the slave.
         let file = terminal::open_slave(master, libc::O_PATH.cast_unsigned())

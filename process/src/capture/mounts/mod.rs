@@ -10,7 +10,7 @@ mod tmpfs;
 mod tree;
 
 use crate::capture::identity::{DELETED, inode_of};
-use crate::namespaces::Namespaces;
+use crate::namespaces::{self, Namespaces, PID_NAME};
 use holdfast_image::bytes::Name;
 use holdfast_image::mounts::{Inside, MountSource, MountTree};
 use holdfast_sys::mountinfo::{self, Mount};
@@ -46,6 +46,10 @@ pub struct View {
     found: Arc<Analysis>,
     /// Ids of the job's mounts, and of ours.
     home: HashSet<u64>,
+    /// The inode of the job's pid namespace.
+    pids_of_job: Option<u64>,
+    /// The process is in another one.
+    is_inside: bool,
 }
 
 /// Where something in it is for the job.
@@ -91,7 +95,8 @@ impl View {
         // What a restart was given is on ours.
         let ours = mountinfo::own().map_err(|error| unread("this process", error))?;
         let home = home.into_iter().chain(ours).map(|mount| mount.id).collect();
-        let view = View { pid, inode, folder, found, home };
+        let (pids_of_job, is_inside) = (job.inode(PID_NAME), job.other_pids(pid).is_some());
+        let view = View { pid, inode, folder, found, home, pids_of_job, is_inside };
         view.check_proc(&outer)?;
         Ok(view)
     }
@@ -101,9 +106,17 @@ impl View {
         &self.found.devices
     }
 
-    /// A restart works inside by /proc, which must show the processes of the job.
+    /// A restart works inside by /proc, which must show the processes of the job, or at least its children to who has
+    /// made a pid namespace for them (`unshare --mount-proc`).
     fn check_proc(&self, outer: &Path) -> Result<(), String> {
         let proc = Path::new("/proc");
+        let children = procfs::link(&format!("/proc/{}/ns/pid_for_children", self.pid)).ok();
+        if self
+            .shown_inside(proc)
+            .is_some_and(|shown| children.and_then(|link| namespaces::inode(&link)) == Some(shown))
+        {
+            return Ok(());
+        }
         match (look(&self.folder, proc), look(outer, proc)) {
             (Ok(own), Ok(home)) if own.file == home.file || self.shows_it(proc) => Ok(()),
             _ => Err(format!("its mount namespace has no /proc of its job: mount it there, or {REMEDY}")),
@@ -122,6 +135,13 @@ impl View {
         let of = |path: PathBuf| started(&fs::read(path).ok()?);
         let shown = of(within(&self.folder, point).join(format!("{inner}/stat")));
         shown.is_some() && shown == of(PathBuf::from(format!("/proc/{}/stat", self.pid)))
+    }
+
+    /// The inode of the pid namespace that a file system of kind proc shows, if it is one that can be looked into.
+    fn shown_inside(&self, point: &Path) -> Option<u64> {
+        let link = within(&self.folder, point).join("1/ns/pid");
+        let shown = namespaces::inode(&procfs::link(link.to_str()?).ok()?)?;
+        Some(shown).filter(|shown| self.pids_of_job.is_some_and(|job| job != *shown))
     }
 
     /// What is there, and its namespace's mounts. `None`: it cannot be looked at.
@@ -238,11 +258,15 @@ impl View {
                 MountSource::File { content, mode, owner } => {
                     (*content, *mode, *owner) = walk.file(point)?;
                 }
-                MountSource::Kernel { file_system, .. } if file_system == "proc" && !self.shows_it(point) => {
-                    return Err(format!(
-                        "its mount namespace has a /proc of another pid namespace at {}: {REMEDY}",
-                        point.display()
-                    ));
+                MountSource::Kernel { file_system, pid_namespace, .. } if file_system == "proc" => {
+                    let shown = self.shown_inside(point);
+                    if shown.is_none() && (self.is_inside || !self.shows_it(point)) {
+                        return Err(format!(
+                            "its mount namespace has a /proc of another pid namespace at {}: {REMEDY}",
+                            point.display()
+                        ));
+                    }
+                    *pid_namespace = shown;
                 }
                 MountSource::Kernel { file_system, .. } if file_system == "devpts" => {
                     walk.no_terminals(point)?
@@ -250,6 +274,7 @@ impl View {
                 _ => {}
             }
         }
+        late(&tree)?;
         Ok(tree)
     }
 }
@@ -321,6 +346,33 @@ fn home(job: &Namespaces) -> io::Result<(Vec<Mount>, PathBuf)> {
         Some(pid) => Ok((mountinfo::of(pid)?, PathBuf::from(format!("/proc/{pid}/root")))),
         None => Err(io::Error::from(io::ErrorKind::NotFound)),
     }
+}
+
+/// What lies on a /proc of a pid namespace of the job's own is mounted by another process than the rest.
+fn late(tree: &MountTree) -> Result<(), String> {
+    for (place, mount) in tree.mounts.iter().enumerate().filter(|(place, _)| tree.is_late(*place)) {
+        let is_of = |file_system: u32| {
+            let of = |source: &MountSource| match source {
+                MountSource::Tmpfs { file_system: of, .. } => *of == file_system,
+                _ => false,
+            };
+            let mut others = tree.mounts.iter().enumerate().filter(|(place, _)| !tree.is_late(*place));
+            others.any(|(_, other)| of(&other.source))
+        };
+        let wrong = match &mount.source {
+            MountSource::File { .. } => true,
+            MountSource::Part { of, .. } => !tree.is_late(*of as usize),
+            MountSource::Tmpfs { file_system, .. } => is_of(*file_system),
+            _ => false,
+        };
+        if wrong {
+            return Err(format!(
+                "the mount at {}, on a /proc of a pid namespace of its own: {REMEDY} ({place})",
+                mount.point
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn look(root: &Path, path: &Path) -> io::Result<Found> {

@@ -75,6 +75,7 @@ pub fn analyse(own: Vec<Mount>, home: &[Mount], ground: &Ground<'_>) -> Result<A
         ground,
         tree: MountTree { pivoted, propagation: propagation(&base), ..MountTree::default() },
         devices: HashMap::new(),
+        of_kernel: HashMap::new(),
     };
     if !pivoted {
         for mount in home {
@@ -139,6 +140,8 @@ struct Work<'a> {
     tree: MountTree,
     /// Number and shown root of each file system of its own.
     devices: HashMap<u64, (u32, PathBuf)>,
+    /// Place of the first mount of each that the kernel fills.
+    of_kernel: HashMap<u64, u32>,
 }
 
 impl Work<'_> {
@@ -272,7 +275,12 @@ impl Work<'_> {
         }
         if OF_KERNEL.contains(&mount.kind.as_str()) && mount.root == Path::new("/") {
             let (file_system, options) = (mount.kind.clone(), options(&[]));
-            return Ok(MountSource::Kernel { file_system, options });
+            let next = u32::try_from(self.tree.mounts.len()).unwrap_or(u32::MAX);
+            self.of_kernel.entry(mount.device).or_insert(next);
+            return Ok(MountSource::Kernel { file_system, options, pid_namespace: None });
+        }
+        if let Some(of) = self.of_kernel.get(&mount.device) {
+            return Ok(MountSource::Part { of: *of, root: name(&mount.root) });
         }
         Err(refusal(mount, "which a restart cannot make"))
     }

@@ -84,7 +84,8 @@ pub fn forget_stops(leader: SeedThread, member: Member<'_>) -> Result<(), Rebuil
     let mut batch = leader.batch();
     for child in children.iter().filter(|child| child.own.signals.stop_told) {
         let options = u64::from((libc::WSTOPPED | libc::WNOHANG).cast_unsigned());
-        let args = [libc::P_PID.into(), u64::from(child.own.pid.cast_unsigned()), 0, options, 0];
+        let Some(pid) = child.own.known_to(member.own) else { continue };
+        let args = [libc::P_PID.into(), u64::from(pid.cast_unsigned()), 0, options, 0];
         batch.call(libc::SYS_waitid, &args, Need::May)?;
     }
     batch.row(Row::new(libc::SYS_getpid, &[]), Need::May);

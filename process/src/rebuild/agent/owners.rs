@@ -53,11 +53,16 @@ fn target(job: &Job<'_>, member: Member<'_>, threads: &[NewThread<'_>], owner: &
     let Owner { kind, id, .. } = *owner;
     // Its own ids may be others now.
     let own = |tid: i32| threads.iter().find(|one| one.record.tid == tid).map(|one| one.seed.remote.inner.1);
-    let is_there = match kind {
-        F_OWNER_TID => job.members().any(|one| one.own.threads.iter().any(|thread| thread.tid == id)),
-        _ => job.members().any(|one| one.own.pid == id),
+    let of_thread = |one: &ProcessRecord| {
+        let thread = one.threads.iter().find(|thread| thread.job_tid.unwrap_or(thread.tid) == id)?;
+        Some(if member.own.inner.is_some() { thread.tid } else { id })
+            .filter(|_| one.known_to(member.own).is_some())
     };
-    if is_there {
+    let known = match kind {
+        F_OWNER_TID => job.members().find_map(|one| of_thread(one.own)),
+        _ => job.members().find(|one| one.own.pid == id).and_then(|one| one.own.known_to(member.own)),
+    };
+    if let Some(id) = known {
         return own(id).or(Some(id));
     }
     let is_group = kind == F_OWNER_PGRP && member.own.pgid == id;

@@ -35,7 +35,7 @@ pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError
         let (of, need) = if holder == member.index {
             (None, Need::Must("open its own file in /proc again, descriptor", *first))
         } else {
-            (Some(whose.own.pid), Need::May)
+            (Some(whose.own.known_to(member.own).unwrap_or(whose.own.pid)), Need::May)
         };
         let name = batch.data(&[&file.path(of)[..], b"\0"].concat());
         let flags = u64::from(description.flags & !NOT_AGAIN);

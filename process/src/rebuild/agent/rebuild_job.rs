@@ -126,7 +126,7 @@ pub fn rebuild_job(
 
 /// Those that a restart has given the first process.
 fn job_namespaces(first: i32) -> Namespaces {
-    let own = Namespaces::of(first, first);
+    let own = Namespaces::of_job(first);
     let parent = Status::read(first, first).ok().and_then(|status| status.number("PPid"));
     match parent.and_then(|parent| i32::try_from(parent).ok()).filter(|parent| *parent > 0) {
         Some(parent) => own.seen_by(parent),

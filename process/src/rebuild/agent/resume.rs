@@ -17,6 +17,13 @@ pub struct KillOnDrop(pub Vec<i32>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
+        // Process 1 of a pid namespace ends when all others there are taken note of (kernel/pid_namespace.c,
+        // zap_pid_ns_processes).
+        let is_init = |pid: &i32| {
+            let status = procfs::Status::read(*pid, *pid);
+            status.is_ok_and(|status| status.is_nested() && status.innermost("NSpid") == Some(1))
+        };
+        self.0.sort_by_key(is_init);
         for pid in &self.0 {
             let mut threads = procfs::tasks(*pid).unwrap_or_default();
             // A tracer must take note of the end of each thread, the leader's last, or its parent never hears of it.

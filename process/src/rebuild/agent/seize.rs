@@ -35,7 +35,7 @@ pub fn receive_all(
     let mut met: BTreeMap<i32, ReadyProcess> = BTreeMap::new();
     while met.len() < wanted.len() {
         let ready_process = receive_one(front, options)?;
-        let id = ready_process.ready.inner_pid;
+        let id = ready_process.ready.job_pid;
         if !wanted.contains(&id) {
             return Err(RebuildError::Ids(format!("a new process has the id {id}, which no process had")));
         }

@@ -99,9 +99,12 @@ fn clone_all(
             continue;
         }
         batch.reserve(128)?;
-        let tid = batch.data(&thread.tid.to_le_bytes());
+        // Its own id first, then that one namespace further out.
+        let ids: Vec<i32> = std::iter::once(thread.tid).chain(thread.job_tid).collect();
+        let count = ids.len() as u64;
+        let ids = batch.data(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
         // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
-        let args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, tid, 1, 0];
+        let args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, ids, count, 0];
         let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
         let args = batch.data(&bytes);
         batch.row(Row::new(libc::SYS_clone3, &[args, CLONE_ARGS_LEN]), Need::MustOn("create", name));

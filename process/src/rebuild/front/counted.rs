@@ -42,6 +42,9 @@ pub fn why_not(record: &ProcessRecord) -> Option<String> {
         Ok(plan) => plan.by_id(),
         Err(why) => return Some(why),
     };
+    if plan.all().iter().any(|planned| planned.inside.is_some() || planned.children_in.is_some()) {
+        return Some("a pid namespace of the program cannot be made where ids cannot be chosen".into());
+    }
     if let Some(why) = out_of_order(&plan) {
         return Some(why);
     }
@@ -90,8 +93,11 @@ mod tests {
         Birth {
             who,
             pid,
+            inside: None,
+            children_in: None,
             session: false,
             group: Group::Inherited,
+            joins_early: false,
             subreaper: false,
             before: Vec::new(),
             after,

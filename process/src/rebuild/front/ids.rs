@@ -47,7 +47,10 @@ pub fn ids_in_use(wanted: &BTreeSet<i32>) -> Option<String> {
 /// All ids that must be free.
 pub fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
     let plan = fork_plan::plan(record).map_err(RebuildError::Image)?;
-    let threads = record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
+    let threads = record
+        .processes()
+        .flat_map(|process| &process.threads)
+        .map(|thread| thread.job_tid.unwrap_or(thread.tid));
     let processes = plan.all().into_iter().map(|planned| planned.pid).filter(|pid| *pid != 0);
     Ok(threads.chain(processes).collect())
 }

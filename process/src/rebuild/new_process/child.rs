@@ -127,6 +127,9 @@ impl NewProcess<'_> {
     ) -> Result<(), RebuildError> {
         let Member { index, own, .. } = member;
         self.settle_terminals(member, made)?;
+        if own.is_init() {
+            made.namespaces().finish_mounts(&member.job.record.made_namespaces, own)?;
+        }
         // Nothing may be open below the floor from here on.
         let mounts = mounts_of(&member.job.record.made_namespaces, &own.namespaces);
         let executable = raise(&executable(own, mounts, made.namespaces())?, floor)?;
@@ -145,6 +148,7 @@ impl NewProcess<'_> {
         }
         let ready = ReadyMessage {
             inner_pid: attributes::own_pid(),
+            job_pid: if own.inner.is_some() { own.pid } else { attributes::own_pid() },
             ids_chosen: matches!(self.ids, Ids::Same | Ids::Namespace),
             drop_capabilities: self.own_user_namespace,
         };

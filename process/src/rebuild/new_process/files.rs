@@ -238,7 +238,10 @@ impl OpenFiles {
                 continue;
             }
             // Its own id may be another one now.
-            let known = |pid: i32| if pid == member.own.pid { attributes::own_pid() } else { pid };
+            let known = |pid: i32| match pid == member.own.pid {
+                true => attributes::own_pid(),
+                false => member.job.record.id_for(pid, member.own).unwrap_or(pid),
+            };
             let (opened, what) = match &description.object {
                 Object::PidFd { pid, .. } => (open_process(known(*pid), description.flags), "pidfd".into()),
                 Object::ProcessFile { pid, rest, position } => {

@@ -8,8 +8,9 @@
 //! What must hold: SIGCHLD is not blocked, and at its default. Then the end of a helper or of a child that stays a
 //! zombie leaves no pending signal, which would survive the exec (kernel/signal.c, sig_ignored).
 
+use super::pid_namespaces::{self, PidNamespaces};
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::front::ids::Ids;
+use crate::rebuild::front::ids::{self, Ids};
 use crate::rebuild::handshake;
 use crate::rebuild::job::Job;
 use holdfast_image::bytes::Name;
@@ -35,6 +36,7 @@ pub struct ForkTree<'a> {
     report: &'a OwnedFd,
     /// Ids that only one process may have.
     taken: BTreeSet<i32>,
+    inside: PidNamespaces,
     /// Of all processes, where each is made when it is the turn of its id.
     turns: Option<BTreeSet<i32>>,
     /// End of file: all are in their places.
@@ -53,11 +55,11 @@ impl<'a> ForkTree<'a> {
         ids: Ids,
         report: &'a OwnedFd,
     ) -> Result<ForkTree<'a>, RebuildError> {
-        let threads = job.record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
-        let taken = plan.all().iter().map(|planned| planned.pid).chain(threads).collect();
+        let taken = ids::wanted_ids(job.record)?;
         let (all_placed, unfinished) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
         let turns = (ids == Ids::Counted).then(|| plan.all().iter().map(|planned| planned.pid).collect());
-        Ok(ForkTree { report, taken, turns, all_placed, unfinished })
+        let inside = PidNamespaces::of(job.record);
+        Ok(ForkTree { report, taken, inside, turns, all_placed, unfinished })
     }
 
     /// Makes all others and returns in each process that shall execute, with its place in the job. `settle` gives the
@@ -89,7 +91,10 @@ impl<'a> ForkTree<'a> {
         }
         let _ = File::from(all_placed).read(&mut [0]);
         let Who::Process(index) = own.who else { attributes::exit_now(0) };
-        wait_for_helpers(&made);
+        wait_for_helpers(own, &made);
+        if let Some(init) = own.children_in {
+            pid_namespaces::enter_for_children(init)?;
+        }
         Ok(index)
     }
 
@@ -107,7 +112,7 @@ impl<'a> ForkTree<'a> {
                 attributes::adopt_orphans();
             }
             for child in &own.before {
-                match self.fork(child)? {
+                match self.fork(own, child)? {
                     0 => {
                         (own, made, settle) = (child, Vec::new(), None);
                         continue 'child;
@@ -119,11 +124,14 @@ impl<'a> ForkTree<'a> {
                 Some(settle) => settle()?,
                 None => make_session_or_group(own)?,
             }
+            if let (true, Group::Joined(group)) = (own.joins_early, own.group) {
+                join(own, group)?;
+            }
             if let Who::Process(index) = own.who {
                 settled(index)?;
             }
             for child in &own.after {
-                match self.fork(child)? {
+                match self.fork(own, child)? {
                     0 => {
                         (own, made, settle) = (child, Vec::new(), None);
                         continue 'child;
@@ -133,18 +141,21 @@ impl<'a> ForkTree<'a> {
             }
             break;
         }
-        if let Group::Joined(group) = own.group {
+        if let (false, Group::Joined(group)) = (own.joins_early, own.group) {
             join(own, group)?;
         }
         Ok((own, made))
     }
 
     /// Forks one; 0 in it.
-    fn fork(&self, child: &Birth) -> Result<i32, RebuildError> {
+    fn fork(&self, own: &Birth, child: &Birth) -> Result<i32, RebuildError> {
         loop {
-            let forked = match &self.turns {
-                Some(turns) => wait_for_turn(turns, child.pid).and_then(|()| clone::fork_when_due(child.pid)),
-                None => clone::fork_with(0, child.pid),
+            let forked = match (&self.turns, child.inside) {
+                (Some(turns), _) => {
+                    wait_for_turn(turns, child.pid).and_then(|()| clone::fork_when_due(child.pid))
+                }
+                (None, Some(inside)) => self.inside.fork(own, (child.pid, inside), &self.taken),
+                (None, None) => clone::fork_with(0, child.pid),
             };
             let pid = forked.map_err(|error| {
                 // The front may try another way to the ids.
@@ -152,7 +163,7 @@ impl<'a> ForkTree<'a> {
                 RebuildError::Ids(format!("id {name} cannot be chosen: {error}"))
             })?;
             let own = if pid == 0 { attributes::own_pid() } else { pid };
-            if child.pid == 0 && self.taken.contains(&own) {
+            if child.pid == 0 && child.inside.is_none() && self.taken.contains(&own) {
                 // The kernel gave it the id of a process that is still to be made.
                 if pid == 0 {
                     attributes::exit_now(0);
@@ -214,7 +225,7 @@ fn join(own: &Birth, group: i32) -> Result<(), RebuildError> {
 }
 
 /// Waits for the helpers that are among the caller's children, or fall to it, and for the end of those that stay.
-fn wait_for_helpers(made: &[(&Birth, i32)]) {
+fn wait_for_helpers(own: &Birth, made: &[(&Birth, i32)]) {
     for (child, pid) in made {
         match child.who {
             Who::Process(_) => continue,
@@ -222,8 +233,8 @@ fn wait_for_helpers(made: &[(&Birth, i32)]) {
             Who::Helper => drop(spawn::wait(*pid, true)),
         }
         // Only what has an id of its own is made by helpers, and falls to the caller only if that is a subreaper.
-        let fallen: Children<'_> = child.children().map(|fallen| (fallen, fallen.pid)).collect();
-        wait_for_helpers(&fallen);
+        let fallen: Children<'_> = child.children().map(|fallen| (fallen, own.known(fallen))).collect();
+        wait_for_helpers(own, &fallen);
     }
 }
 

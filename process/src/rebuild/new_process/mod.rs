@@ -17,6 +17,7 @@ mod namespaces;
 mod networks;
 mod objects;
 mod open;
+mod pid_namespaces;
 mod queues;
 pub mod regular;
 mod senders;

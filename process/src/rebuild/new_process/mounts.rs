@@ -81,13 +81,7 @@ pub fn build(tree: &MountTree, judged: &Judged, maps: Option<&IdMaps>) -> Result
         if tree.pivoted { Some(stage().map_err(RebuildError::io("making room for mounts"))?) } else { None };
     let mut builder =
         Builder { tree, maps, base: base.as_deref().unwrap_or(Path::new("/")), made: HashMap::new() };
-    for (mount, held) in tree.mounts.iter().zip(held) {
-        builder.make(mount, held).map_err(of(&mount.point, "it cannot be mounted again"))?;
-    }
-    for mount in &tree.mounts {
-        let set = set_flags(&builder.at(&mount.point), mount.flags);
-        set.map_err(of(&mount.point, "the mount cannot get the flags that it had"))?;
-    }
+    builder.make_all(held, false)?;
     builder.seal().map_err(RebuildError::io("making a file system read-only"))?;
     if let Some(base) = base {
         std::env::set_current_dir(base)
@@ -95,6 +89,48 @@ pub fn build(tree: &MountTree, judged: &Judged, maps: Option<&IdMaps>) -> Result
             .map_err(RebuildError::io("changing the root of a mount namespace"))?;
     }
     Ok(())
+}
+
+/// Whether a /proc of the pid namespace is in it that has this process 1.
+pub fn shows(tree: &MountTree, init: i32) -> bool {
+    let it = u64::try_from(init).ok();
+    let is_it = |one: &MountRecord| match one.source {
+        MountSource::Kernel { pid_namespace, .. } => pid_namespace.is_some() && pid_namespace == it,
+        _ => false,
+    };
+    tree.mounts.iter().any(is_it)
+}
+
+/// Makes the mounts that [`build`] has left out, in a process of the pid namespace that they show; `enter` has it go
+/// into the mount namespace. A /proc is made before that: in the namespace of a user, one can be mounted only where
+/// there is one that shows everything (fs/namespace.c, mount_too_revealing).
+///
+/// # Errors
+/// See the head.
+pub fn finish(
+    tree: &MountTree,
+    judged: &Judged,
+    enter: impl FnOnce() -> io::Result<()>,
+) -> Result<(), RebuildError> {
+    let mut all = Vec::new();
+    for (place, mount) in tree.mounts.iter().enumerate() {
+        let made = match &mount.source {
+            _ if !tree.is_late(place) => None,
+            MountSource::Bind { from, recursive, .. } => Some(judged.again(from, *recursive)),
+            MountSource::Kernel { pid_namespace: Some(_), options, .. } => {
+                Some(mounts::kernel_file_system(c"proc", options))
+            }
+            _ => None,
+        };
+        let made = made.transpose().map_err(of(&mount.point, "it cannot be mounted again"))?;
+        all.push(made.map(|mount| Held { mount, file: None }));
+    }
+    enter()
+        .and_then(|()| std::env::set_current_dir("/"))
+        .map_err(RebuildError::io("going into the mount namespace of the program"))?;
+    let mut builder = Builder { tree, maps: None, base: Path::new("/"), made: HashMap::new() };
+    builder.make_all(all, true)?;
+    builder.seal().map_err(RebuildError::io("making a file system read-only"))
 }
 
 /// Gives a mount its flags; where the restart's own has more of them that only who has mounted it may take away (the
@@ -137,8 +173,9 @@ impl Held {
 /// Takes hold of what is mounted and lies in the job's mounts, or nowhere; one for each mount.
 fn held(tree: &MountTree, judged: &Judged, maps: Option<&IdMaps>) -> Result<Vec<Option<Held>>, RebuildError> {
     let mut all = Vec::new();
-    for mount in &tree.mounts {
+    for (place, mount) in tree.mounts.iter().enumerate() {
         all.push(match &mount.source {
+            _ if tree.is_late(place) => None,
             MountSource::Bind { from, recursive, .. } => {
                 let made = judged.again(from, *recursive);
                 let mount = made.map_err(of(from, "it cannot be mounted again"))?;
@@ -206,6 +243,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Makes all, or those that come late.
+    fn make_all(&mut self, held: Vec<Option<Held>>, late: bool) -> Result<(), RebuildError> {
+        let tree = self.tree;
+        let wanted = |place: &usize| tree.is_late(*place) == late;
+        for (place, (mount, held)) in tree.mounts.iter().zip(held).enumerate() {
+            if wanted(&place) {
+                self.make(mount, held).map_err(of(&mount.point, "it cannot be mounted again"))?;
+            }
+        }
+        for (_, mount) in tree.mounts.iter().enumerate().filter(|(place, _)| wanted(place)) {
+            let set = set_flags(&self.at(&mount.point), mount.flags);
+            set.map_err(of(&mount.point, "the mount cannot get the flags that it had"))?;
+        }
+        Ok(())
+    }
+
     fn make(&mut self, mount: &'a MountRecord, held: Option<Held>) -> io::Result<()> {
         let at = self.at(&mount.point);
         match &mount.source {
@@ -218,8 +271,17 @@ impl<'a> Builder<'a> {
             MountSource::Kernel { file_system, .. } if !OF_KERNEL.contains(&file_system.as_str()) => {
                 Err(io::ErrorKind::InvalidInput.into())
             }
-            MountSource::Kernel { file_system, options } => {
+            MountSource::Kernel { pid_namespace: Some(_), .. } => match held {
+                Some(held) => held.place(&at),
+                None => Err(io::ErrorKind::NotFound.into()),
+            },
+            MountSource::Kernel { file_system, options, .. } => {
                 mounts::mount(file_system, Path::new(file_system), &at, 0, options)
+            }
+            MountSource::Part { of, root } => {
+                let whole = self.tree.mounts.get(*of as usize).ok_or(io::ErrorKind::NotFound)?;
+                let rest = root.as_path().strip_prefix("/").map_err(io::Error::other)?;
+                place(&another(&self.at(&whole.point).join(rest))?, &at)
             }
             MountSource::Tmpfs { file_system, root } => self.tmpfs(*file_system, root, at),
         }

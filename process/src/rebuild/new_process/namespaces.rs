@@ -12,6 +12,7 @@ use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
 use crate::rebuild::paths::Opener;
 use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord, user_of};
+use holdfast_image::record::ProcessRecord;
 use holdfast_sys::{at, attributes, clone, fd, namespaces, objects, spawn};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -85,6 +86,41 @@ impl MadeNamespaces {
         namespaces::join(namespace.as_fd())
             .and_then(|()| at::enter(folder))
             .map_err(RebuildError::io("going into the mount namespace of the program"))
+    }
+
+    /// Makes those mounts that show the pid namespace of which the caller is process 1, and what lies on them. By a
+    /// child, which ends.
+    ///
+    /// # Errors
+    /// Names the mount.
+    pub fn finish_mounts(&self, all: &[NamespaceRecord], own: &ProcessRecord) -> Result<(), RebuildError> {
+        for (one, opened) in all.iter().zip(&self.all) {
+            let NamespaceContent::Mount(tree) = &one.content else { continue };
+            if !mounts::shows(tree, own.pid) {
+                continue;
+            }
+            let judged = Judged::of(tree, &Opener::of(own))?;
+            let (is_made, tell) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
+            match clone::fork_with(0, 0).map_err(RebuildError::io("making a process for mounts"))? {
+                0 => {
+                    drop(is_made);
+                    let made = mounts::finish(tree, &judged, || namespaces::join(opened.as_fd()));
+                    let why = made.map_or_else(|error| error.to_string(), |()| MADE.to_owned());
+                    let _ = File::from(tell).write_all(why.as_bytes());
+                    attributes::exit_now(0)
+                }
+                child => {
+                    drop(tell);
+                    let told = io::read_to_string(File::from(is_made));
+                    let _ = spawn::wait(child, true);
+                    match told.map_err(RebuildError::io("hearing of mounts"))? {
+                        told if told == MADE => {}
+                        why => return Err(RebuildError::Refused(why)),
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn one(

@@ -121,7 +121,8 @@ impl Ptys {
         let group = wanted.get(pty as usize)?.foreground;
         // The id of the only process may be another one now.
         let group = if group == process.pgid { attributes::own_process_group() } else { group };
-        if group == 0 {
+        // The others have no number in a pid namespace of the job's own: who is in them sets them.
+        if group == 0 || process.inner.is_some() && wanted.get(pty as usize)?.foreground != process.pgid {
             return None;
         }
         let set = self.get(pty).and_then(|master| terminal::set_foreground(master.as_fd(), group));

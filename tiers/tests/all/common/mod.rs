@@ -272,6 +272,7 @@ pub fn identity(path: &str) -> FileIdentity {
 fn thread(tid: i32) -> ThreadRecord {
     ThreadRecord {
         tid,
+        job_tid: None,
         comm: Name(b"caf\xe9".to_vec()),
         registers: (0..27).collect(),
         xstate: Blob(vec![7; 576]),
@@ -296,6 +297,8 @@ fn thread(tid: i32) -> ThreadRecord {
 pub fn record(pid: i32) -> ProcessRecord {
     ProcessRecord {
         pid,
+        inner: None,
+        children_in: None,
         ppid: 1,
         pgid: pid,
         sid: pid,

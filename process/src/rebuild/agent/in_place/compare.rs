@@ -172,6 +172,10 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
     );
     differs(now.root != then.root, format!("its root directory (chroot) is another one {since}"));
     differs(
+        (now.inner, now.children_in) != (then.inner, then.children_in),
+        format!("its ids in its pid namespace are others {since}"),
+    );
+    differs(
         (&now.namespaces, &now.made_namespaces) != (&then.namespaces, &then.made_namespaces),
         format!("its namespaces, or what is in them, are others {since}"),
     );

@@ -237,7 +237,7 @@ impl<'a> Process<'a> {
         }
         let area = CallArea::of(&record.inject);
         threads::write_stub(&memory, &area)?;
-        let leader = SeedThread::new(record, (member.pid, record.pid), area)?;
+        let leader = SeedThread::new(record, (member.pid, record.own_pid()), area)?;
         let mut all = Vec::with_capacity(record.threads.len());
         for then in &record.threads {
             let found = program.threads.iter().find(|thread| thread.inner == then.tid);
