@@ -93,7 +93,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
-.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm gpu gpu-bare userland chroot
+.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm podman gpu gpu-bare userland chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -140,11 +140,17 @@ chroot: build ## by deb, tarball and pip in a fresh Debian: the README's first s
 	HOLDFAST_TEST_CHROOT=$(CHROOT) $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --test e2e -- \
 		clean_debian:: --test-threads=1; else echo "SKIPPED: there is no fresh Debian"; fi
 
+podman: build ## jobs in Podman's containers, of root and rootless, with its seccomp profile (as root; 200 MB, once)
+	@scripts/install-deps.sh podman
+	$(SAY) "Podman"
+	@if HOLDFAST_TEST_PACKAGES=python3,redis-server tests/chroot/base $(CHROOT)/podman; then \
+	tests/podman/run.py $(RELEASE) $(CHROOT)/podman; else echo "SKIPPED: there is no fresh Debian"; fi
+
 slurm: build ## the README's batch script under Slurm itself (root, packages slurm-wlm and munge): ten minutes
 	$(SAY) "Slurm"
 	@tests/slurm/run.py $(RELEASE)
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage slurm chroot nvcc gpu-bare userland build stand-in
+test-full: deps check unit loom miri deny fuzz-check s3 garage slurm podman chroot nvcc gpu-bare userland build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy
