@@ -15,13 +15,14 @@ const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
+const AF_PACKET: u32 = 17;
 
 /// A socket with an address, or one that is not connected.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SocketRecord {
-    /// AF_UNIX, AF_INET, AF_INET6 or AF_NETLINK.
+    /// AF_UNIX, AF_INET, AF_INET6, AF_NETLINK or AF_PACKET.
     pub domain: u32,
-    /// SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET, or SOCK_RAW of AF_NETLINK.
+    /// SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET, or SOCK_RAW.
     pub socket_type: u32,
     /// SO_PROTOCOL.
     pub protocol: u32,
@@ -238,6 +239,9 @@ impl SocketRecord {
         }
         if self.domain == AF_NETLINK {
             return "netlink socket".into();
+        }
+        if self.domain == AF_PACKET {
+            return "packet socket".into();
         }
         let address = internet_address(&self.local.0);
         address.map_or_else(|| "socket without an address".into(), |address| address.to_string())

@@ -1,5 +1,5 @@
-//! What only the kernel knows of unix and UDP sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user). It
-//! tells of the sockets of one network namespace: that of the socket by which it is asked.
+//! What only the kernel knows of unix, UDP and packet sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every
+//! user). It tells of the sockets of one network namespace: that of the socket by which it is asked.
 //!
 //! # Safety
 //! A netlink socket, one send and one recv with local buffers; the answer is parsed from bytes with bounds checked.
@@ -39,6 +39,17 @@ const INET_DIAG_MSG: usize = 72;
 const INET_DIAG_SOCKID: usize = 48;
 const INET_DIAG_SHUTDOWN: u16 = 8;
 
+/// What is asked of packet sockets: PACKET_SHOW_INFO, _MCLIST, _RING_CFG, _FANOUT.
+const PACKET_SHOWN: u32 = 1 | 2 | 4 | 8;
+const PACKET_DIAG_INFO: u16 = 0;
+const PACKET_DIAG_MCLIST: u16 = 1;
+const PACKET_DIAG_RX_RING: u16 = 2;
+const PACKET_DIAG_TX_RING: u16 = 3;
+const PACKET_DIAG_FANOUT: u16 = 4;
+const PACKET_DIAG_MCLIST_LEN: usize = 44;
+/// Times that a group is joined again at most.
+const PACKET_JOINED: usize = 64;
+
 /// A unix socket (include/uapi/linux/unix_diag.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UnixSocket {
@@ -58,6 +69,19 @@ pub struct UnixSocket {
     pub ended: bool,
     /// The lower 32 bits of the inode of the file that it was bound to, whatever that is called now.
     pub file: Option<u32>,
+}
+
+/// A packet socket (include/uapi/linux/packet_diag.h).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PacketSocket {
+    /// PACKET_RX_RING or PACKET_TX_RING.
+    pub has_ring: bool,
+    /// PACKET_FANOUT.
+    pub has_fanout: bool,
+    /// PACKET_COPY_THRESH.
+    pub copy_thresh: u32,
+    /// What it has joined, as often as it has: struct packet_mreq_max of packet(7) each.
+    pub joined: Vec<Vec<u8>>,
 }
 
 /// What is asked.
@@ -120,6 +144,26 @@ impl Diag {
         let icons = attributes(&answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
         let words = icons.map_or(&[][..], |(_, value)| value).chunks_exact(4);
         Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
+    }
+
+    /// The packet socket with this inode; `None`: there is none.
+    ///
+    /// # Errors
+    /// The kernel has no diag of packet sockets, or cannot tell all.
+    pub fn packet_socket(&self, inode: u64) -> io::Result<Option<PacketSocket>> {
+        // struct packet_diag_req: family, protocol, padding, inode, what is told, cookie (linux/packet_diag.h).
+        let mut body = vec![u8::try_from(libc::AF_PACKET).unwrap_or(0), 0, 0, 0];
+        body.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
+        body.extend_from_slice(&PACKET_SHOWN.to_ne_bytes());
+        body.extend_from_slice(&[0; 8]);
+        self.ask_for(&body, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut found = None;
+        read_all(&self.0, |answer| {
+            if word(answer, 16 + 4).map(u64::from) == Some(inode) {
+                found = Some(packet_socket(answer));
+            }
+        })?;
+        Ok(found)
     }
 
     /// What was shut down of each UDP socket of the network namespace of which something was, by inode: 1 reading, 2
@@ -249,6 +293,29 @@ fn read_all(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
+/// A message about a packet socket.
+fn packet_socket(answer: &[u8]) -> PacketSocket {
+    let mut found = PacketSocket::default();
+    for (kind, value) in attributes(answer, UNIX_DIAG_MSG) {
+        match kind {
+            // struct packet_diag_info: device, version, reserve, copy_thresh.
+            PACKET_DIAG_INFO => found.copy_thresh = word(value, 12).unwrap_or(0),
+            // struct packet_diag_mclist: device, count, type, length, address.
+            PACKET_DIAG_MCLIST => {
+                for group in value.chunks_exact(PACKET_DIAG_MCLIST_LEN) {
+                    let one = [&group[..4], &group[8..]].concat();
+                    let count = word(group, 4).unwrap_or(0) as usize;
+                    found.joined.extend(std::iter::repeat_n(one, count.min(PACKET_JOINED)));
+                }
+            }
+            PACKET_DIAG_RX_RING | PACKET_DIAG_TX_RING => found.has_ring = true,
+            PACKET_DIAG_FANOUT => found.has_fanout = true,
+            _ => {}
+        }
+    }
+    found
+}
+
 /// A message about one socket.
 fn understand(answer: &[u8]) -> UnixSocket {
     let mut found = UnixSocket { listens: answer.get(16 + 2) == Some(&TCP_LISTEN), ..UnixSocket::default() };
@@ -364,6 +431,26 @@ mod tests {
         let Ok(all) = Diag::here().and_then(|diag| diag.udp_shut()) else { return };
         let found = sockets.each_ref().map(|socket| all.get(&inode(socket)).copied());
         assert_eq!(found, [None, Some(1), Some(2), Some(3)]);
+    }
+
+    /// As root, who alone may make one.
+    #[test]
+    fn what_a_packet_socket_has_joined_is_told() {
+        const SOL_PACKET: i32 = 263;
+        let Ok(made) = crate::socket::new(libc::AF_PACKET, libc::SOCK_RAW, 0) else {
+            return println!("not run: this test needs root");
+        };
+        // struct packet_mreq: the loopback device, PACKET_MR_PROMISC, no address.
+        let group = [&1_i32.to_ne_bytes()[..], &1_u16.to_ne_bytes(), &[0; 10]].concat();
+        for _ in 0..2 {
+            crate::socket::set_option(made.as_fd(), SOL_PACKET, 1, &group).unwrap();
+        }
+        // A kernel may be built without.
+        let Ok(found) = Diag::here().and_then(|diag| diag.packet_socket(inode(&made))) else { return };
+        let found = found.unwrap();
+        assert!(!found.has_ring && !found.has_fanout);
+        assert_eq!(found.joined.len(), 2);
+        assert_eq!((&found.joined[1][..6], found.joined[1].len()), (&group[..6], 40));
     }
 
     #[test]

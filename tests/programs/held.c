@@ -277,12 +277,6 @@ static void kernel_answer(void)
     keep("netlink", socket(AF_NETLINK, SOCK_RAW, 0));
     CHECK(send(9, &request, sizeof request, 0) == sizeof request);
 }
-static void raw(void)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    keep("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
-    CHECK(connect(9, (struct sockaddr *)&to, sizeof to) == 0);
-}
 static void multipath(void) { keep("MPTCP", socket(AF_INET, SOCK_STREAM, 262 /* IPPROTO_MPTCP */)); }
 static void machine(void) { keep("AF_VSOCK", socket(AF_VSOCK, SOCK_STREAM, 0)); }
 
@@ -421,7 +415,7 @@ int main(int argc, char **argv)
                  {"rules", rules},
                  {"domain", domain}, {"domain_of_thread", domain_of_thread},
                  {"domain_later", domain_later}, {"narrow_code", narrow_code},
-                 {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
+                 {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_timer", handing_timer}, {"half_named", half_named},
                  {"many_files", many_files}, {"peeking", peeking}, {"urgent", urgent},

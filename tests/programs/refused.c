@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/if_packet.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -79,6 +80,8 @@ static void raw_socket(void)
         puts("not here");
         exit(77);
     }
+    struct tpacket_req in_memory = {.tp_block_size = 4096, .tp_block_nr = 1, .tp_frame_size = 2048, .tp_frame_nr = 2};
+    CHECK(setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &in_memory, sizeof in_memory) == 0);
     keep_at_nine(fd);
 }
 

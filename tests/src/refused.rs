@@ -54,7 +54,8 @@ macro_rules! refused {
                 refused "fd 9" "TCP connection 127.0.0.1:" "-> 127.0.0.1:@tcp leads outside the job" "--outside close";
             unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
                 refused "fd 9" "unix connection to @unix leads outside the job" "--outside close";
-            packet_socket: "refused" "packet" "15" => "Packet sockets (AF_PACKET)", refused "fd 9" "address family 17";
+            packet_socket: "refused" "packet" "15" => "A packet socket with a ring (PACKET_RX_RING)",
+                refused "fd 9" "ring in memory" "not supported";
             terminal_with_unread_output: "refused" "pty" "60" =>
                 "A pseudo-terminal whose slave is closed, with output that was not read yet",
                 refused "fd 9 (/dev/ptmx)" "6 bytes" "try again";
@@ -196,9 +197,6 @@ macro_rules! refused {
                 refused "fd 9" "netlink socket of NETLINK_GENERIC" "not supported" "close it";
             netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
                 refused "fd 9" "netlink" "try again";
-            raw_socket_to_an_address: "held" "raw" "15" =>
-                "A raw socket that is connected to an address without a port",
-                refused "fd 9" "without a port" "not supported";
             multipath_tcp: "held" "multipath" "15" => "Multipath TCP", refused "fd 9" "not supported";
             machine_socket: "held" "machine" "15" => "Sockets of AF_VSOCK", refused "fd 9" "address family 40";
             empty_datagram: "held" "empty_datagram" "60" => "An empty unix datagram that was not read yet",

@@ -321,8 +321,11 @@ macro_rules! suite {
                     "Descriptors in unread messages: streams, packets, datagrams, sockets that have some in turn";
                 #[short] datagrams: "datagrams" => "UDP (IPv4, IPv6) and unix datagram sockets";
                 #[short] echoes_raw: "echoes" "raw" =>
-                    "Raw sockets of IPv4: filters, headers, addresses", root "CAP_NET_RAW";
+                    "Raw sockets of IPv4: filters, headers, addresses, connected without a port", root "CAP_NET_RAW";
                 #[short] echoes_lite: "echoes" "lite" => "UDP-Lite";
+                echoes_ping: "echoes" "ping" => "Sockets for echoes (IPPROTO_ICMP), connected";
+                #[short] echoes_frames: "echoes" "frames" =>
+                    "Packet sockets: device, protocol, filter; in a network namespace of its own";
                 #[short] messages: "messages" => "Unix datagrams in flight from several senders; netlink sockets";
                 sockets_tcp4: "sockets" "tcp4" =>
                     "TCP to oneself (IPv4): listener, connection with data in flight, options";

@@ -13,6 +13,7 @@ use super::sockets::{
 use super::urgent::Waiting;
 use super::{FileReader, Obstacle, multicast, shut};
 use crate::connection::{self, Local, Orphan, is_shut};
+use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketState};
 use holdfast_sys::fd;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
@@ -25,8 +26,9 @@ use std::os::fd::{AsFd, OwnedFd};
 const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
 const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
                               band (MSG_OOB); try again when it was received";
-const WITHOUT_PORT: &str = "a raw socket that is connected to an address without a port, which cannot be seen: not \
-                            supported; connect it with a port (any number), or send with an address";
+const WITHOUT_PORT: &str = "a socket that is connected to an address of one device alone and has no port there: the \
+                            kernel does not tell the device, so it is not supported; connect it with a port (any \
+                            number), or send with an address";
 /// A reader that has less than so much before it is slow no more: as much as a buffer has room for at first.
 const CAUGHT_UP: usize = 64 << 10;
 const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
@@ -53,11 +55,12 @@ impl FileReader<'_> {
             }
             match socket::peer_address(taken.as_fd()) {
                 Ok(_) => directed(taken)?,
-                // One without ports has one all the same, and says so to its owner alone (inet_getname).
-                Err(_) if sends_unseen(net, found.inode) => {
-                    return Err(WITHOUT_PORT.into());
-                }
-                Err(_) => SocketState::Idle,
+                // One without ports has one all the same (inet_getname does not say it).
+                Err(_) => match unseen_peer(net, found.inode) {
+                    Some(peer) if has_scope(&peer) => return Err(WITHOUT_PORT.into()),
+                    Some(peer) => SocketState::Directed { peer: Blob(bytes_of(peer)), number: None },
+                    None => SocketState::Idle,
+                },
             }
         } else {
             return self.inherited(found, not_supported(taken, found.inode, net));
@@ -240,21 +243,42 @@ impl FileReader<'_> {
 }
 
 /// Whether sockets of this type and protocol send single packets, and have no state but their address, their options,
-/// and where they send to: UDP, UDP-Lite, and raw ones (raw(7)).
+/// and where they send to: UDP, UDP-Lite, those for echoes (icmp(7)), and raw ones (raw(7)).
 fn is_of_packets((socket_type, protocol): (i32, i32)) -> bool {
-    let of_datagrams = [libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE];
+    let of_datagrams = [libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
     socket_type == libc::SOCK_RAW || socket_type == libc::SOCK_DGRAM && of_datagrams.contains(&protocol)
 }
 
-/// Whether a socket is connected: state 1 in the tables of its kind (net/ipv4/raw.c, raw_sock_seq_show).
-fn sends_unseen(net: &Net, inode: u64) -> bool {
-    ["raw", "raw6"].iter().any(|table| {
+/// Where a socket sends to that is connected without a port: state 1 in the tables of its kind (net/ipv4/raw.c,
+/// raw_sock_seq_show; ping.c, udp.c).
+fn unseen_peer(net: &Net, inode: u64) -> Option<SocketAddr> {
+    ["raw", "raw6", "icmp", "icmp6", "udp", "udp6", "udplite", "udplite6"].iter().find_map(|table| {
         let text = fs::read_to_string(format!("{}/{table}", net.folder)).unwrap_or_default();
-        text.lines().any(|line| {
+        text.lines().find_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            words.get(9).is_some_and(|own| own.parse() == Ok(inode)) && words.get(3) == Some(&"01")
+            let is_it = words.get(9)?.parse() == Ok(inode) && words.get(3) == Some(&"01");
+            is_it.then(|| readable_address(words.get(2)?)?.parse().ok()).flatten()
         })
     })
+}
+
+/// Whether an address is one of a single device, which `/proc` does not tell (ipv6(7), sin6_scope_id).
+fn has_scope(peer: &SocketAddr) -> bool {
+    match peer {
+        SocketAddr::V6(peer) => peer.ip().is_unicast_link_local() || peer.ip().is_multicast(),
+        SocketAddr::V4(_) => false,
+    }
+}
+
+/// struct sockaddr_in or sockaddr_in6.
+fn bytes_of(address: SocketAddr) -> Vec<u8> {
+    let port = address.port().to_be_bytes();
+    match address {
+        SocketAddr::V4(four) => [&2_u16.to_ne_bytes()[..], &port, &four.ip().octets(), &[0; 8]].concat(),
+        SocketAddr::V6(six) => {
+            [&10_u16.to_ne_bytes()[..], &port, &[0; 4], &six.ip().octets(), &[0; 4]].concat()
+        }
+    }
 }
 
 /// A line of /proc/net/tcp: its ends as this one sees them, its state, bytes that were not acknowledged, its inode.

@@ -21,6 +21,7 @@ mod multicast;
 mod networks;
 mod objects;
 mod obstacle;
+mod packets;
 mod passed;
 mod pieces;
 mod places;

@@ -9,7 +9,7 @@ use super::multicast;
 use crate::namespaces::Namespaces;
 use holdfast_image::record::Object;
 use holdfast_sys::namespaces::{self, Network};
-use holdfast_sys::sock_diag::{Diag, UnixSocket};
+use holdfast_sys::sock_diag::{Diag, PacketSocket, UnixSocket};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
@@ -66,6 +66,11 @@ impl Net {
     /// What was shut down of UDP sockets; `None`: the kernel does not tell.
     pub(super) fn udp_shut(&self) -> Option<&HashMap<u64, u8>> {
         self.udp.get_or_init(|| self.diag()?.udp_shut().ok()).as_ref()
+    }
+
+    /// What the kernel knows of a packet socket.
+    pub(super) fn packet(&self, inode: u64) -> Option<PacketSocket> {
+        self.diag()?.packet_socket(inode).ok().flatten()
     }
 
     /// Multicast groups that a socket in it has joined.

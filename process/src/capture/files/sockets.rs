@@ -8,7 +8,7 @@ use super::in_flight::{Seen, glance, has_peek_offset, peek};
 use super::networks::{self, Net};
 use super::socket_options::options;
 use super::urgent::{self, Waiting};
-use super::{FileReader, Found, Look, Obstacle, passed, pieces, shut, socket_files};
+use super::{FileReader, Found, Look, Obstacle, packets, passed, pieces, shut, socket_files};
 use crate::capture::name_caches;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
@@ -53,6 +53,11 @@ impl FileReader<'_> {
                 self.internet(found, &taken, net, (domain, socket_type))
             }
             Ok(libc::AF_NETLINK) => self.netlink(found, &taken, net, socket_type),
+            Ok(libc::AF_PACKET) if self.standard(found).is_none() => {
+                let mut object = record(&taken, (libc::AF_PACKET, socket_type), SocketState::Idle)?;
+                packets::complete(&mut object, &taken, found.inode, net)?;
+                Ok(object)
+            }
             _ => self.inherited(found, not_supported(&taken, found.inode, net)),
         };
         object.map(|object| networks::placed(object, net))

@@ -324,6 +324,10 @@ fn unbound(record: &SocketRecord, networks: &Networks) -> io::Result<OwnedFd> {
     let kind = (number(record.domain), number(record.socket_type), number(record.protocol));
     let made = networks.socket(record.network, kind)?;
     set_options(&made, &record.options);
+    if let Some(filter) = record.filter.as_ref().filter(|_| record.domain.cast_signed() == libc::AF_PACKET) {
+        // It gets packets as soon as it is bound.
+        socket::set_filter(made.as_fd(), &filter.0)?;
+    }
     Ok(made)
 }
 
@@ -364,6 +368,8 @@ fn bound(
 fn has_address(record: &SocketRecord) -> bool {
     match record.domain.cast_signed() {
         libc::AF_UNIX => record.local.0.len() > 2,
+        // Protocol, device.
+        libc::AF_PACKET => record.local.0.get(2..8).is_some_and(|bound| bound != [0; 6]),
         // ForkTree, port.
         _ => record.local.0.get(2..4).is_some_and(|port| port != [0, 0]),
     }
