@@ -257,6 +257,10 @@ pub struct ThreadRecord {
     /// What it has forbidden itself.
     #[serde(default, skip_serializing_if = "Confinement::is_none")]
     pub confinement: Confinement,
+    /// It is a main thread that has ended while others run: what wait(2) tells of it. All else here is that of another
+    /// thread, or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<i32>,
 }
 
 /// `stack_t`.

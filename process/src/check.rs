@@ -253,7 +253,6 @@ fn look_at<'a>(
     found.extend(refuse::confined(pid, &tids, area, &of_job).refusals);
     found.extend(refuse::shared_with_parent(pid, status));
     found.extend(traced(pid, &threads));
-    found.extend(main_thread(pid, &threads));
     let others = threads.iter().filter(|(_, status)| !status.has_ended());
     let ids: Vec<(i32, i32)> =
         others.map(|(tid, status)| (*tid, status.innermost("NSpid").unwrap_or(*tid))).collect();
@@ -274,7 +273,7 @@ fn look_at<'a>(
     }
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     found.extend(executable(pid, live));
-    found.extend(folder(pid, inner_pid));
+    found.extend(folder((pid, live), inner_pid));
     // What cannot be told just now is told at the second look.
     let own = area.and_then(|area| area::own_descriptor(live, area).ok().flatten());
     let job_pid = status.at_depth("NStgid", of_job.depth()).unwrap_or(inner_pid);
@@ -351,11 +350,6 @@ fn traced(pid: i32, threads: &[(i32, Status)]) -> Vec<Refusal> {
     of_process.into_iter().chain(of_threads).collect()
 }
 
-fn main_thread(pid: i32, threads: &[(i32, Status)]) -> Option<Refusal> {
-    let (_, status) = threads.iter().find(|(tid, status)| *tid == pid && status.has_ended())?;
-    Some(refuse::main_thread_ended(status.innermost("NStgid").unwrap_or(pid)))
-}
-
 /// Mappings, and libholdfast among them. Returns them, or none if one is not understood.
 fn memory(
     options: &CheckOptions,
@@ -371,7 +365,7 @@ fn memory(
     }
     hardlinks::name_mappings(&mut maps);
     let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
-    found.extend(mounts::survey(pid, &of_job, &mut maps).err().map(|why| refuse::process(pid, why)));
+    found.extend(mounts::survey(live, &of_job, &mut maps).err().map(|why| refuse::process(pid, why)));
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
         Some(area)
@@ -451,7 +445,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let watching = |one: &Open<'_>| {
                 let shared = one.area.map_or(0, |area| area.shared.0);
-                Watching { pid: one.pid, cwd: folder(one.pid), shared }
+                Watching { pid: one.live, cwd: folder(one.live), shared }
             };
             let processes: Vec<Watching> = open.iter().map(watching).collect();
             let mut refusals = inotify::find_paths(&mut tables.iter_mut().collect::<Vec<_>>(), &processes);
@@ -485,8 +479,8 @@ fn unsaved(saving: Saving, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usiz
 }
 
 /// A working folder that a restart would not find.
-fn folder(pid: i32, inner_pid: i32) -> Option<Refusal> {
-    let other = cwd::current(pid, inner_pid).ok()?.foreign?;
+fn folder((pid, live): (i32, i32), inner_pid: i32) -> Option<Refusal> {
+    let other = cwd::current(live, [pid, inner_pid]).ok()?.foreign?;
     Some(refuse::folder_of_another(pid, other))
 }
 

@@ -14,7 +14,7 @@ use holdfast_image::spare_numbers::SpareNumbers;
 use holdfast_sys::attributes;
 use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError, Running};
-use holdfast_sys::procfs::Status;
+use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::ptrace;
 use holdfast_sys::seccomp;
 use holdfast_sys::unix_socket;
@@ -90,7 +90,6 @@ pub fn area(pid: i32, area: &InjectArea) -> Option<Refusal> {
 
 /// What a thread is confined by, other than its job.
 struct Confinement {
-    pid: i32,
     tid: i32,
     /// The id as the thread knows it.
     inner: i32,
@@ -117,7 +116,7 @@ impl Confinement {
         };
         let is_filtered = filter_counts::is_confined(&status);
         let inner = status.innermost("NSpid").unwrap_or(tid);
-        Some(Confinement { pid, tid, inner, seccomp, is_filtered, namespaces: Namespaces::of(pid, tid) })
+        Some(Confinement { tid, inner, seccomp, is_filtered, namespaces: Namespaces::of(pid, tid) })
     }
 
     /// `process`: the first thread of its process, if it is another one.
@@ -128,7 +127,7 @@ impl Confinement {
         };
         differing.retain(|kind| !MADE_ANEW.contains(kind) || !alike(kind));
         let others = match process {
-            None if differing.is_empty() => namespaces::others(self.pid, &self.namespaces, job).err(),
+            None if differing.is_empty() => namespaces::others(self.tid, &self.namespaces, job).err(),
             _ => None,
         };
         let namespaces = (!differing.is_empty()).then(|| {
@@ -139,7 +138,7 @@ impl Confinement {
             )
         });
         // In another mount namespace it is another one by nature.
-        let root = if differing.is_empty() { root::of(self.pid, job).err() } else { None };
+        let root = if differing.is_empty() { root::of(self.tid, job).err() } else { None };
         self.seccomp.clone().into_iter().chain(namespaces).chain(others).chain(root).collect()
     }
 }
@@ -266,7 +265,7 @@ pub fn folder_of_another(pid: i32, other: i32) -> Refusal {
 /// A process that is not dumpable: its own user may not look at it. The status file is open to everybody, the mappings
 /// are not (fs/proc/base.c, proc_mem_open).
 pub fn closed(pid: i32) -> Option<Refusal> {
-    let maps = std::fs::File::open(format!("/proc/{pid}/maps"));
+    let maps = std::fs::File::open(format!("/proc/{}/maps", procfs::shown_by(pid)));
     let denied = maps.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     denied.then(|| {
         process(pid, "it forbids its own user to look at it (PR_SET_DUMPABLE 0); only root can checkpoint it")
@@ -309,9 +308,13 @@ pub fn no_area(pid: i32, why: impl fmt::Display) -> Refusal {
     process(pid, format!("the agent finds no memory in it for injected calls: {why}"))
 }
 
-/// A main thread that has ended while others run; `leader`: its id as the program knows it.
-pub fn main_thread_ended(leader: i32) -> Refusal {
-    thread(leader, "the main thread has ended while others run; not supported yet")
+/// A child of a process whose main thread has ended.
+pub fn parent_death(pid: i32) -> Refusal {
+    process(
+        pid,
+        "it gets a signal when the thread that has made it ends (PR_SET_PDEATHSIG), and its parent's main thread has \
+         ended while others run: a restart would send that signal",
+    )
 }
 
 /// Keys that only the process or a thread of it has; `threads`: those that have some, as they know themselves.

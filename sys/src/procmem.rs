@@ -5,6 +5,7 @@
 //! ours, and it is always a slice. Addresses of the program are [`u64`]s and never become pointers here.
 #![allow(unsafe_code)]
 
+use crate::procfs;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,11 +18,23 @@ fn whole(done: i64, wanted: usize, what: &str, address: u64) -> io::Result<()> {
     Err(io::Error::other(format!("{what} at {address:#x}: {done} of {wanted} bytes")))
 }
 
-/// Fills `buffer` from `address` of the process that thread `tid` belongs to.
+/// Fills `buffer` from `address` of the process that thread `tid` belongs to. A main thread that has ended has no
+/// memory: another one is asked then.
 ///
 /// # Errors
 /// ESRCH when it is gone, EPERM, EFAULT, or a short read (all with nothing promised about `buffer`).
 pub fn read(tid: i32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let error = match read_by(tid, address, buffer) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => error,
+        other => return other,
+    };
+    match procfs::shown_by(tid) {
+        other if other != tid => read_by(other, address, buffer),
+        _ => Err(error),
+    }
+}
+
+fn read_by(tid: i32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: buffer.len() };
     // SAFETY: `local` describes `buffer`, which is writable; `remote` is not touched in this address space.

@@ -8,7 +8,6 @@
 #include <linux/if_packet.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/inotify.h>
@@ -235,27 +234,11 @@ static pid_t hold(const char *kind, const char *where)
 
 static long rounds;
 
-/* The main thread leaves; another one counts. */
-static void *survivor(void *argument)
-{
-    for (long round = 0; round < rounds; round++) {
-        step("refused round %ld", round);
-        sleep_ms(100);
-    }
-    exit(pass());
-    return argument;
-}
-
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
     rounds = number_argument(argc, argv, 2, 15);
     pid_t child = hold(kind, argc > 3 ? argv[3] : "");
-    if (strcmp(kind, "leaderless") == 0) {
-        pthread_t thread;
-        CHECK_ZERO(pthread_create(&thread, NULL, survivor, NULL));
-        pthread_exit(NULL);
-    }
     for (long round = 0; round < rounds; round++) {
         step("refused round %ld", round);
         sleep_ms(100);

@@ -25,9 +25,21 @@ pub fn of(folder: &Path) -> Vec<i32> {
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&pid| pid != std::process::id().cast_signed())
-        .filter(|pid| mentions(Path::new(&format!("/proc/{pid}")), folder.as_os_str().as_bytes()))
+        .filter(|pid| {
+            mentions(Path::new(&format!("/proc/{}", shown_by(*pid))), folder.as_os_str().as_bytes())
+        })
         .filter(|&pid| runs(pid))
         .collect()
+}
+
+/// The thread whose folder in `/proc` shows a process: where its main thread has ended while others run, another one.
+fn shown_by(pid: i32) -> i32 {
+    if state(pid) != Some('Z') {
+        return pid;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let mut ids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    ids.find(|tid| *tid != pid && state(*tid) != Some('Z')).unwrap_or(pid)
 }
 
 /// Whether a process has not ended: it lives, or its main thread has ended while others run.

@@ -140,8 +140,6 @@ macro_rules! refused {
             process_that_forbids_to_look_at_it: "refused" "undumpable" "15" =>
                 "PR_SET_DUMPABLE 0, for an ordinary user",
                 refused "process" "PR_SET_DUMPABLE", only Ordinary;
-            main_thread_has_left: "refused" "leaderless" "15" => "A main thread that has ended while others run",
-                refused "main thread";
             folder_of_a_thread: "unshared" "folder" "45" => "A thread with a directory of its own (unshare CLONE_FS)",
                 refused "thread" "CLONE_FS";
             files_of_a_thread: "unshared" "files" "45" => "A thread with descriptors of its own (unshare CLONE_FILES)",

@@ -530,6 +530,7 @@ macro_rules! suite {
                 #[short] tree_segments_removed: "tree_segments" "removed" =>
                     "System V shared memory that was removed (IPC_RMID) while it is attached";
                 #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
+                #[short] mainless: "mainless" => "Main threads that have ended while others run";
                 #[short] tree_groups: "tree_groups" => "Process groups and sessions";
                 tree_leaderless: "tree_leaderless" => "Groups and sessions whose leader has ended";
                 leftovers_group: "leftovers" "group" => "A child that has ended in a group whose leader is gone";

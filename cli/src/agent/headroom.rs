@@ -15,7 +15,7 @@ use holdfast_image::{PAGE_SIZE, PageCount};
 use holdfast_pager::CowLimit;
 use holdfast_process::{Members, refuse_process};
 use holdfast_sys::cgroup::{self, Room};
-use holdfast_sys::procfs::Status;
+use holdfast_sys::procfs::{self, Status};
 use holdfast_tiers::Claim;
 
 /// What the flush holds at once, and the tables of a frozen copy: bytes.
@@ -44,8 +44,8 @@ impl Headroom {
     pub fn of(members: &Members) -> Result<Headroom, CheckpointError> {
         let pid = members.program().pid;
         let rooms = [pid.cast_unsigned(), std::process::id()].into_iter().filter_map(cgroup::tightest);
-        let statuses =
-            members.targets().iter().filter_map(|target| Status::read(target.pid, target.pid).ok());
+        let by = members.targets().iter().map(|target| procfs::shown_by(target.pid));
+        let statuses = by.filter_map(|tid| Status::read(tid, tid).ok());
         let (mut resident, mut shared) = (0_u64, 0_u64);
         for status in statuses {
             resident = resident.saturating_add(kilobytes(&status, "VmRSS"));

@@ -28,14 +28,16 @@ use crate::stop::syscall_restart::ERESTARTSYS;
 use crate::track::tracking;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::confinement::Confinement;
 use holdfast_image::kinds::UsedEngine;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, StoreMapping};
 use holdfast_image::record::{
-    Description, FileContent, FileIdentity, FileTable, HostRecord, Object, ProcessRecord, Region,
-    SignalRecord, SocketState,
+    AltStack, Description, FileContent, FileIdentity, FileTable, HostRecord, Object, ProcessRecord, Region,
+    SignalRecord, SocketState, ThreadRecord,
 };
-use holdfast_image::{address_space, fork_plan, spare_numbers};
+use holdfast_image::refusal::Refusal;
+use holdfast_image::{Addr, address_space, fork_plan, spare_numbers};
 use holdfast_sys::{ids, procfs};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -213,6 +215,7 @@ fn describe_all(
     list.settle_shown(&inits).map_err(refused)?;
     let all: Vec<&ProcessRecord> = records.iter().map(|(_, record)| record).collect();
     made_namespaces::check_maps(&all, &list.records).map_err(refuse_process)?;
+    refuse::unless_empty(told_of_an_end(&records))?;
     let mut record = with_others(records).ok_or(CutError::Gone)?;
     // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
     if !nested {
@@ -237,6 +240,20 @@ fn describe_all(
     }
     refuse::unless_empty(refuse::open_numbers(program, &spare_numbers::of(&record)))?;
     Ok((record, members, sets))
+}
+
+/// Children that would be sent a signal when the main thread of their parent ends again, by the restart
+/// (kernel/exit.c, forget_original_parent): they are the main thread's then, of
+/// whichever thread they were.
+fn told_of_an_end(records: &[(i32, ProcessRecord)]) -> Vec<Refusal> {
+    let has_no_main = |record: &ProcessRecord| record.threads.iter().any(|thread| thread.ended.is_some());
+    let parents: Vec<i32> =
+        records.iter().filter(|(_, record)| has_no_main(record)).map(|(pid, _)| *pid).collect();
+    let is_told = |record: &ProcessRecord| {
+        parents.contains(&record.ppid)
+            && record.threads.iter().any(|thread| thread.attributes.parent_death_signal != 0)
+    };
+    records.iter().filter(|(_, record)| is_told(record)).map(|(pid, _)| refuse::parent_death(*pid)).collect()
 }
 
 /// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the
@@ -270,17 +287,17 @@ fn end_connects(processes: &mut [CapturedProcess]) {
 /// The paths of what the programs watch (inotify(7)).
 fn find_watched(processes: &mut [CapturedProcess]) -> Result<(), CutError> {
     let watching = |one: &CapturedProcess| Watching {
-        pid: one.target.pid,
+        pid: one.inside.seen.live,
         cwd: one.inside.surroundings.cwd.path.as_path().to_owned(),
         shared: one.target.area.shared.0,
     };
+    let pids: Vec<i32> = processes.iter().map(|one| one.target.pid).collect();
     let watching: Vec<Watching> = processes.iter().map(watching).collect();
     let mut tables: Vec<&mut FileTable> = processes.iter_mut().map(|one| &mut one.inside.files).collect();
     let refusals = inotify::find_paths(&mut tables, &watching);
     if refusals.is_empty() {
         return Ok(());
     }
-    let pids: Vec<i32> = watching.iter().map(|process| process.pid).collect();
     Err(capture_job::refused(&pids, refusals))
 }
 
@@ -444,6 +461,30 @@ fn check_copy(pid: i32, cut_memory: &CutMemory) -> Result<(), CutError> {
     }
 }
 
+/// A main thread that has ended, beside another one: what a restart makes all threads by, and what ends then.
+fn ended_main(pid: i32, (inner, job_tid): (i32, Option<i32>), other: &ThreadRecord) -> ThreadRecord {
+    let fields = procfs::stat_fields(pid, pid).unwrap_or_default();
+    // Field 52 of proc_pid_stat(5); 0 where it is not ours to know.
+    let status = fields.get(52 - 3).and_then(|text| text.parse::<i32>().ok()).unwrap_or(0);
+    ThreadRecord {
+        tid: inner,
+        job_tid,
+        comm: Name(procfs::name(pid).into_bytes()),
+        registers: vec![0; other.registers.len()],
+        signal_mask: u64::MAX,
+        pending: Vec::new(),
+        alt_stack: AltStack { flags: libc::SS_DISABLE.cast_unsigned(), ..AltStack::default() },
+        robust_list: Addr(0),
+        robust_list_len: 0,
+        clear_tid: Addr(0),
+        rseq: None,
+        wait: None,
+        confinement: Confinement::default(),
+        ended: Some(status),
+        ..other.clone()
+    }
+}
+
 fn record(
     target: &Target,
     kept: &mut Kept,
@@ -465,6 +506,9 @@ fn record(
     let mut threads: Vec<_> = told
         .map(|((thread, facts), around)| state::thread_record((thread, seen.job_tid(thread)), facts, around))
         .collect();
+    if !threads.iter().any(|thread| thread.tid == inner_pid) {
+        threads.push(ended_main(pid, (inner_pid, seen.job_main()), &threads[0]));
+    }
     threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
     files.mapped = mapped_files;
     let blob = |info: &[u8; 128]| Blob(info.to_vec());
@@ -485,7 +529,7 @@ fn record(
         cwd_within: surroundings.cwd_within,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: surroundings.limits,
-        host: HostRecord { realtime_ns: scenery.realtime_ns, ..state::host(pid, &scenery.vdso)? },
+        host: HostRecord { realtime_ns: scenery.realtime_ns, ..state::host(seen.live, &scenery.vdso)? },
         layout: scenery.layout,
         regions,
         guards: Vec::new(),

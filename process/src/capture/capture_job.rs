@@ -151,6 +151,7 @@ pub fn read(
 /// What other threads need to know of a process while it is being traced.
 struct Outline {
     target: Target,
+    inner_pid: i32,
     ids: Vec<(i32, i32)>,
     comms: HashMap<i32, Name>,
 }
@@ -164,12 +165,14 @@ fn observe(
 ) -> Result<Vec<StoppedProcess<Observed>>, Aborted> {
     let outline = |one: &mut StoppedProcess<Repaired>| Outline {
         target: one.target.clone(),
+        inner_pid: one.stage.inner_pid,
         ids: capture_process::ids(&one.held.threads),
         comms: std::mem::take(&mut one.stage.comms),
     };
     let outlines: Vec<Outline> = processes.iter_mut().map(outline).collect();
-    let surround =
-        |one: &Outline| capture_process::surroundings(&one.target, &one.ids, &one.comms, &options.namespaces);
+    let surround = |one: &Outline| {
+        capture_process::surroundings(&one.target, (one.inner_pid, &one.ids), &one.comms, &options.namespaces)
+    };
     let (seen, surroundings) = thread_pool::beside(&outlines, thread_pool::workers(), surround, || {
         let mut first = true;
         let asked = advance(processes, |process, repaired| {
@@ -244,7 +247,7 @@ type Memory = Result<(Scenery, Collected), CutError>;
 /// The rest of what needs no tracing, and which pages of one were written.
 fn memory(one: &StoppedProcess<Observed>, files: &MappedFiles) -> Memory {
     let (target, seen) = (&one.target, &one.stage.seen);
-    Ok((capture_process::scenery(target, seen)?, engine::collect(target, seen.live, &seen.mapped, files)?))
+    Ok((capture_process::scenery(seen)?, engine::collect(target, seen.live, &seen.mapped, files)?))
 }
 
 /// The descriptors of all.
@@ -276,9 +279,9 @@ fn reader<'a>(
     Ok(FileReader::new(holders, outside, Look::Stopped)?.covering(covered))
 }
 
-/// Copies of all descriptors of a process, where this one cannot take them.
+/// Copies of all descriptors of a process, where this one cannot take them: pidfd_getfd(2) asks the main thread.
 fn copies(one: &StoppedProcess<Observed>) -> Result<Option<Copies>, CutError> {
-    if clone::can_take_descriptors() {
+    if clone::can_take_descriptors() && one.held.has_main() {
         return Ok(None);
     }
     let numbers = procfs::descriptors(one.target.pid, one.stage.seen.live)?;

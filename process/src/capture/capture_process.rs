@@ -67,7 +67,7 @@ pub fn ask(
     };
     let known = mapping_flags.as_ref().unwrap_or(&before.flags);
     let mut maps = std::mem::take(&mut repaired.maps);
-    let insides = mounts::translate(target.pid, &options.namespaces, &mut maps)
+    let insides = mounts::translate(held.shown_by().ok_or(CutError::Gone)?, &options.namespaces, &mut maps)
         .map_err(|why| CutError::Refused(vec![refuse::process(target.pid, why)]))?;
     let mapped = maps::classify(maps, known, &options.mapped).map_err(CutError::Refused)?;
     if options.only.is_none() {
@@ -75,9 +75,6 @@ pub fn ask(
     }
     refuse::unless_empty(shared_memory::refuse_hidden(repaired.live, &target.area, &mapped))?;
     let aio = aio::contexts(repaired.live, &target.area, &mapped)?;
-    if !held.threads.iter().any(|thread| thread.inner == repaired.inner_pid) {
-        return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));
-    }
     refuse::unless_empty(refuse::dispatched(&ids(&held.threads)))?;
     let filters =
         filters::settle(target.pid, &mut held.threads, &target.area, &repaired.status, before.is_filtered)?;
@@ -141,8 +138,12 @@ pub fn look(
     process.attributes.protection_keys = protection_keys::ask((&host, area), &mapped, flags, &held.threads)?;
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
-    let (namespaces, pid_namespaces) =
-        made_namespaces::ask(pid, (&host, area, threads.len()), &options.namespaces, trees)?;
+    let (namespaces, pid_namespaces) = made_namespaces::ask(
+        (pid, held.shown_by().ok_or(CutError::Gone)?),
+        (&host, area, threads.len()),
+        &options.namespaces,
+        trees,
+    )?;
     Ok(Seen {
         namespaces,
         pid_namespaces,
@@ -174,13 +175,13 @@ pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
 }
 
 /// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its
-/// threads; `comms`: their names; `job`: see [`root::of`].
+/// threads, and before them what the process knows itself by; `comms`: their names; `job`: see [`root::of`].
 ///
 /// # Errors
 /// It holds what cannot be restored; it has ended.
 pub fn surroundings(
     target: &Target,
-    ids: &[(i32, i32)],
+    (inner, ids): (i32, &[(i32, i32)]),
     comms: &HashMap<i32, Name>,
     job: &Namespaces,
 ) -> Result<Surroundings, CutError> {
@@ -188,18 +189,19 @@ pub fn surroundings(
     let pid = target.pid;
     let &(live, _) = ids.first().ok_or(CutError::Gone)?;
     let comm = |tid| comms.get(&tid).cloned().unwrap_or_default();
-    let inner = ids.iter().find(|(tid, _)| *tid == pid).map_or(pid, |(_, inner)| *inner);
-    let mut cwd = cwd::current(pid, inner)?;
+    let has_main = ids.iter().any(|(tid, _)| *tid == pid);
+    let by = if has_main { pid } else { live };
+    let mut cwd = cwd::current(by, [pid, inner])?;
     refuse::unless_empty(cwd.foreign.map(|other| refuse::folder_of_another(pid, other)))?;
     let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
-    let root = root::of(pid, job).map_err(refused)?;
-    let (mut exe, mut exe_inside, mut cwd_within) = (procfs::link(&format!("/proc/{pid}/exe"))?, None, None);
-    if let Some(view) = View::of(pid, job).map_err(refused)? {
-        cwd_within = cwd.follow(pid, &view).map_err(refused)?;
-        if let Some((path, place)) = view.follow(&format!("/proc/{pid}/exe")).map_err(refused)? {
+    let root = root::of(by, job).map_err(refused)?;
+    let (mut exe, mut exe_inside, mut cwd_within) = (procfs::link(&format!("/proc/{by}/exe"))?, None, None);
+    if let Some(view) = View::of(by, job).map_err(refused)? {
+        cwd_within = cwd.follow(by, &view).map_err(refused)?;
+        if let Some((path, place)) = view.follow(&format!("/proc/{by}/exe")).map_err(refused)? {
             let (now, only) = match place {
                 Place::Outside(outside) => (outside, false),
-                Place::Only => ([format!("/proc/{pid}/root").as_bytes(), &path].concat(), true),
+                Place::Only => ([format!("/proc/{by}/root").as_bytes(), &path].concat(), true),
             };
             exe = now;
             exe_inside = Some(Inside { path: Name(path), only });
@@ -221,11 +223,11 @@ pub fn surroundings(
 ///
 /// # Errors
 /// It has ended.
-pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
-    let (pid, live) = (target.pid, seen.live);
+pub fn scenery(seen: &Seen) -> Result<Scenery, CutError> {
+    let live = seen.live;
     Ok(Scenery {
-        layout: state::layout(pid, live, seen.process.brk)?,
-        flags: state::flags(pid, &seen.status),
+        layout: state::layout(live, seen.process.brk)?,
+        flags: state::flags(live, &seen.status),
         shared_files: SharedFiles::of(&seen.mapped),
         realtime_ns: clock::realtime_ns(),
         vdso: area::read_vdso(live, seen.mapped.iter().map(|mapped| &mapped.mapping))?,

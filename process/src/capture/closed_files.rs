@@ -45,6 +45,7 @@ impl ClosedFiles {
     pub fn look(&self, pids: &[i32]) {
         let mut all: Vec<(i64, PathBuf)> = Vec::new();
         let users: BTreeSet<u32> = pids.iter().filter_map(|pid| Some(about(*pid)?.uid())).collect();
+        let pids: Vec<i32> = pids.iter().map(|pid| procfs::shown_by(*pid)).collect();
         // The paths of other mount namespaces are not ours.
         let mounts = |pid: &str| procfs::link(&format!("/proc/{pid}/ns/mnt")).ok();
         let cwds = pids.iter().filter(|pid| mounts(&pid.to_string()) == mounts("self"));

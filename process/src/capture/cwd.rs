@@ -57,19 +57,18 @@ impl Folder {
     }
 }
 
-/// Looks at that of a process. `inner`: its id as it sees it itself.
+/// Looks at that of a process. `by`: see [`procfs::shown_by`]; `ids`: its own as we see it, and as it does itself.
 ///
 /// # Errors
 /// Process gone.
-pub fn current(pid: i32, inner: i32) -> io::Result<Folder> {
-    let link = format!("/proc/{pid}/cwd");
+pub fn current(by: i32, ids: [i32; 2]) -> io::Result<Folder> {
+    let link = format!("/proc/{by}/cwd");
     let path = procfs::link(&link)?;
     let here = fs::metadata(&link)?;
     let inode = Some(inode_of(&here));
-    let foreign = own_proc::foreign(&path, [pid, inner]);
-    let named = |path: Vec<u8>| {
-        Ok(Folder { path: Name(own_proc::named(&path, [pid, inner])), deleted: None, inode, foreign })
-    };
+    let foreign = own_proc::foreign(&path, ids);
+    let named =
+        |path: Vec<u8>| Ok(Folder { path: Name(own_proc::named(&path, ids)), deleted: None, inode, foreign });
     let Some(was) = path.strip_suffix(DELETED) else { return named(path) };
     // A living directory may have such a name.
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());

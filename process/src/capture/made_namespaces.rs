@@ -59,20 +59,20 @@ impl Made {
 }
 
 /// Those of a process whose calls the host makes; the host is stopped at its marker afterwards. `threads`: how many it
-/// has.
+/// has; `by`: see [`procfs::shown_by`].
 ///
 /// # Errors
 /// A restart could not make them again; the call failed.
 pub fn ask(
-    pid: i32,
+    (pid, by): (i32, i32),
     (host, area, threads): (&LiveThread, &InjectArea, usize),
     job: &Namespaces,
     trees: &mut MountTrees,
 ) -> Result<(Vec<Made>, PidNamespaces), CutError> {
     let refused = |why: String| CutError::Refused(vec![refuse::process(pid, why)]);
-    let own = Namespaces::of(pid, pid);
-    let others = namespaces::others(pid, &own, job).map_err(refused)?;
-    let pids = pid_namespaces::of(pid, &own, job).map_err(refused)?;
+    let own = Namespaces::of(by, by);
+    let others = namespaces::others(by, &own, job).map_err(refused)?;
+    let pids = pid_namespaces::of(by, &own, job).map_err(refused)?;
     if others.is_empty() {
         return Ok((Vec::new(), pids));
     }
@@ -103,17 +103,17 @@ pub fn ask(
         if let Some(known) = trees.get(&inode) {
             return Ok(known.clone());
         }
-        let view = View::of(pid, job).map_err(refused)?.ok_or(CutError::Gone)?;
+        let view = View::of(by, job).map_err(refused)?.ok_or(CutError::Gone)?;
         let found = (view.contents().map_err(refused)?, view.devices().to_vec());
         trees.insert(inode, found.clone());
         Ok(found)
     };
     let content = |kind: &str| match kind {
         "uts" => Ok(NamespaceContent::Uts { host: text(HOST), domain: text(DOMAIN) }),
-        "network" => namespaces::is_up(pid)
+        "network" => namespaces::is_up(by)
             .map(|up| NamespaceContent::Network { up })
             .map_err(|error| refused(format!("the loopback device of its network namespace: {error}"))),
-        "user" => namespaces::id_maps(pid).map(NamespaceContent::User).ok_or(CutError::Gone),
+        "user" => namespaces::id_maps(by).map(NamespaceContent::User).ok_or(CutError::Gone),
         _ if results.iter().any(|result| *result < 0) => {
             Err(refused("the System V objects of its ipc namespace cannot be counted".into()))
         }

@@ -38,6 +38,7 @@ struct Descriptor {
 fn descriptors(pids: &[i32]) -> Vec<Descriptor> {
     let mut all = Vec::new();
     for &pid in pids {
+        let pid = procfs::shown_by(pid);
         let Ok(folder) = DescriptorFolder::open(pid, pid) else { continue };
         for fd in procfs::descriptors(pid, pid).unwrap_or_default() {
             let Some(info) = folder.info(fd) else { continue };

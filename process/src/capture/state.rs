@@ -307,12 +307,12 @@ impl Question {
     }
 }
 
-/// Layout fields. Inside the stop.
+/// Layout fields, by any thread. Inside the stop.
 ///
 /// # Errors
 /// Not ours to look at.
-pub fn layout(pid: i32, tid: i32, brk: u64) -> io::Result<LayoutRecord> {
-    let fields = procfs::stat_fields(pid, tid)?;
+pub fn layout(tid: i32, brk: u64) -> io::Result<LayoutRecord> {
+    let fields = procfs::stat_fields(tid, tid)?;
     // Numbers of proc_pid_stat(5); fields[0] is number 3.
     let field =
         |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok()).map_or(Addr(0), Addr);
@@ -328,7 +328,7 @@ pub fn layout(pid: i32, tid: i32, brk: u64) -> io::Result<LayoutRecord> {
         arg_end: field(49),
         env_start: field(50),
         env_end: field(51),
-        auxv: Blob(proctext::record(format!("/proc/{pid}/auxv"))?),
+        auxv: Blob(proctext::record(format!("/proc/{tid}/auxv"))?),
     })
 }
 
@@ -343,7 +343,7 @@ pub fn limits(pid: i32) -> Vec<Limit> {
         .collect()
 }
 
-/// Flags of the process. Inside the stop.
+/// Flags of the process, by any thread of it. Inside the stop.
 pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
     let score = proctext::record_text(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
     let filter = proctext::record_text(format!("/proc/{pid}/coredump_filter")).unwrap_or_default();
@@ -361,7 +361,7 @@ pub fn login_user(process: &str) -> Option<u32> {
     proctext::record_text(format!("/proc/{process}/loginuid")).ok()?.trim().parse().ok()
 }
 
-/// What of this host must be the same at a restart. After the stop.
+/// What of this host must be the same at a restart; `pid`: any thread. After the stop.
 ///
 /// # Errors
 /// The vdso cannot be read.
@@ -447,5 +447,6 @@ pub fn thread_record(
             ..facts.attributes.clone()
         },
         confinement: thread.confinement,
+        ended: None,
     }
 }

@@ -78,7 +78,7 @@ impl Asked<'_> {
 
     /// Where the file has data; all of the run, if it cannot be asked.
     fn data(&self, mapping: &Mapping, run: PageRun) -> PageSet {
-        let path = format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start, mapping.end);
+        let path = format!("/proc/{}/map_files/{:x}-{:x}", self.live, mapping.start, mapping.end);
         let by_file = || -> std::io::Result<PageSet> {
             let file = File::open(path)?;
             let by = mapping.start.wrapping_sub(mapping.offset);

@@ -119,6 +119,12 @@ pub fn code() -> &'static [u8] {
     }
 }
 
+/// Where in [`code`] a system call is made.
+pub fn call_offset() -> u64 {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    code().windows(2).position(|bytes| bytes == SYSCALL).map_or(0, |at| at as u64)
+}
+
 /// A whole table: rows, then the marker to the calling thread, then the end.
 pub fn table(rows: &[Row], pid: i32, tid: i32, marker: i32) -> Vec<u8> {
     let arg = |n: i32| u64::from(n.cast_unsigned());
@@ -136,6 +142,8 @@ mod tests {
     fn the_stub_fits_its_page_and_begins_with_the_table_walk() {
         assert!(code().len() > 60 && code().len() < 256, "{}", code().len());
         assert_eq!(&code()[..3], &[0x4c, 0x8b, 0x2b], "mov r13, [rbx]");
+        let at = call_offset() as usize;
+        assert_eq!(&code()[at - 3..at + 2], &[0x44, 0x89, 0xe8, 0x0f, 0x05], "mov eax, r13d; syscall");
     }
 
     #[test]

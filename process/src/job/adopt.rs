@@ -139,7 +139,7 @@ fn has_library(maps: &[Mapping]) -> bool {
 }
 
 fn maps_of(pid: i32) -> io::Result<Vec<Mapping>> {
-    procfs::by_any_thread(pid, |tid| procfs::maps(pid, tid).ok())
+    procfs::by_any_thread(pid, |tid| procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty()))
 }
 
 /// Adopts those that need it before a stop: processes that the agent knows, but has no room in (any more), and their

@@ -73,6 +73,7 @@ pub fn prepare(
     let pid = target.pid;
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
+    let by = if status.has_ended() { procfs::shown_by(pid) } else { pid };
     if status.has_ended() && tids.len() <= 1 {
         return Err(CutError::Gone);
     }
@@ -105,19 +106,20 @@ pub fn prepare(
             true => Vec::new(),
             false => procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?,
         };
-        Some((flags, procfs::maps(pid, tid).ok()?))
+        Some((flags, procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty())?))
     })
     .map_err(|_| CutError::Gone)?;
     // What it finds is known inside the stop then.
     hardlinks::name_mappings(&mut maps);
-    mounts::survey(pid, &options.namespaces, &mut maps)
+    mounts::survey(by, &options.namespaces, &mut maps)
         .map_err(|why| CutError::Refused(vec![refuse::process(pid, why)]))?;
     let replaced = regions::replaced(pid, &maps, &mut kept.identities);
     let vdso =
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     let share = usize::try_from(target.tracking.pages().bytes() / READY_SHARE).unwrap_or(usize::MAX);
-    let shared = status.number("RssShmem").map_or(0, |kib| usize::try_from(kib << 10).unwrap_or(0));
+    let shared = Status::read(by, by).ok().and_then(|status| status.number("RssShmem"));
+    let shared = shared.map_or(0, |kib| usize::try_from(kib << 10).unwrap_or(0));
     SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1).saturating_add(shared));
     thread_pool::ready();
     let flags_inside =
@@ -129,7 +131,7 @@ pub fn prepare(
         vdso,
         nested: status.is_nested(),
         is_filtered: confined.is_filtered,
-        outsider: landlock::outsider(pid, &status, options.namespaces.depth()),
+        outsider: landlock::outsider(by, &status, options.namespaces.depth()),
         replaced,
         pidfd,
     })

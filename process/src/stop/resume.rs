@@ -67,6 +67,16 @@ impl StoppedProgram {
         self.stopped.threads.keys().next().copied()
     }
 
+    /// Whether its main thread is among them: it may have ended while others run.
+    pub fn has_main(&self) -> bool {
+        self.stopped.threads.contains_key(&self.pid)
+    }
+
+    /// See [`procfs::shown_by`].
+    pub fn shown_by(&self) -> Option<i32> {
+        if self.has_main() { Some(self.pid) } else { self.living() }
+    }
+
     /// All of them.
     pub fn tids(&self) -> Vec<i32> {
         self.stopped.threads.keys().copied().collect()

@@ -120,6 +120,11 @@ impl Seen {
         if self.job_depth == 1 { Some(thread.tid) } else { thread.below }
     }
 
+    /// The same of its main thread, which may have ended.
+    pub fn job_main(&self) -> Option<i32> {
+        self.pid_namespaces.own.map(|_| self.job_pid)
+    }
+
     /// The signal by which job control has stopped it.
     pub fn stop_signal(&self) -> Option<i32> {
         self.threads.first().and_then(|thread| thread.stop_signal)

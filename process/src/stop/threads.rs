@@ -239,6 +239,22 @@ pub struct Continued {
 /// Calls that earlier stops interrupted, by tid.
 pub type Continuing = HashMap<i32, Continued>;
 
+/// Whether the descriptor is a blocking one whose short counts are ours: pipes and sockets for writing, the zero
+/// and random devices for reading. Asked of the thread: it may have a table of its own.
+fn blocks(tid: i32, number: i64, fd: u64) -> bool {
+    let nonblocking = procfs::descriptor_info(tid, fd)
+        .is_none_or(|info| info.flags & libc::O_NONBLOCK.cast_unsigned() != 0);
+    if nonblocking {
+        return false;
+    }
+    let target = procfs::link(&format!("/proc/{}/fd/{fd}", tid)).unwrap_or_default();
+    match number {
+        libc::SYS_read => matches!(target.as_slice(), b"/dev/zero" | b"/dev/urandom" | b"/dev/random"),
+        libc::SYS_write | libc::SYS_writev => target.starts_with(b"pipe:") || target.starts_with(b"socket:"),
+        _ => true,
+    }
+}
+
 /// Repairs the calls of stopped threads.
 #[derive(Debug)]
 pub struct Repairer<'a> {
@@ -385,7 +401,7 @@ impl Repairer<'_> {
             return Ok(());
         }
         if let Some(index) = short.descriptor
-            && !self.blocks(number, now[index])
+            && !blocks(thread.tid, number, now[index])
         {
             return Ok(());
         }
@@ -412,24 +428,6 @@ impl Repairer<'_> {
         thread.repaired = Some(going_on);
         thread.stored = going_on;
         Ok(())
-    }
-
-    /// Whether the descriptor is a blocking one whose short counts are ours: pipes and sockets for writing, the zero
-    /// and random devices for reading.
-    fn blocks(&self, number: i64, fd: u64) -> bool {
-        let nonblocking = procfs::descriptor_info(self.pid, fd)
-            .is_none_or(|info| info.flags & libc::O_NONBLOCK.cast_unsigned() != 0);
-        if nonblocking {
-            return false;
-        }
-        let target = procfs::link(&format!("/proc/{}/fd/{fd}", self.pid)).unwrap_or_default();
-        match number {
-            libc::SYS_read => matches!(target.as_slice(), b"/dev/zero" | b"/dev/urandom" | b"/dev/random"),
-            libc::SYS_write | libc::SYS_writev => {
-                target.starts_with(b"pipe:") || target.starts_with(b"socket:")
-            }
-            _ => true,
-        }
     }
 
     /// Puts what is left of a vector (its address and number of entries) into the slot's piece of scratch, `skip`

@@ -22,9 +22,10 @@ use std::os::unix::fs::FileExt;
 pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
     let direct = libc::O_DIRECT.cast_unsigned();
     let mut found = false;
-    for fd in procfs::descriptors(pid, pid)? {
+    let by = procfs::shown_by(pid);
+    for fd in procfs::descriptors(by, by)? {
         // One that was closed meanwhile has no transfer any more.
-        let info = u64::try_from(fd).ok().and_then(|fd| procfs::descriptor_info(pid, fd));
+        let info = u64::try_from(fd).ok().and_then(|fd| procfs::descriptor_info(by, fd));
         found |= info.is_some_and(|info| info.flags & direct != 0);
     }
     Ok(found)
@@ -42,7 +43,7 @@ impl LiveMemory {
     /// Of these processes.
     pub fn new(targets: &[Target]) -> LiveMemory {
         let several = targets.len() > 1;
-        let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok();
+        let memory = |pid| File::open(format!("/proc/{}/mem", procfs::shown_by(pid))).ok();
         let one = |target: &Target| (target.space, target.pid, several.then(|| memory(target.pid)).flatten());
         LiveMemory { processes: targets.iter().map(one).collect() }
     }

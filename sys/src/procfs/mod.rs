@@ -36,6 +36,16 @@ pub fn by_any_thread<T>(pid: i32, look: impl FnMut(i32) -> Option<T>) -> io::Res
     tasks(pid)?.into_iter().find_map(look).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
+/// The thread through which /proc shows what the threads of a process have in common, as `/proc/ID` does for the id of
+/// any thread (fs/proc/base.c, `proc_pid_lookup`): the main thread or, where that has ended, another one.
+pub fn shown_by(pid: i32) -> i32 {
+    let lives = |tid: &i32| Status::read(pid, *tid).is_ok_and(|status| !status.has_ended());
+    if lives(&pid) {
+        return pid;
+    }
+    tasks(pid).ok().and_then(|tids| tids.into_iter().find(lives)).unwrap_or(pid)
+}
+
 /// `/proc/PID/task/TID/status` as a list of lines `Key:\tvalue`.
 #[derive(Clone, Debug)]
 pub struct Status(String);

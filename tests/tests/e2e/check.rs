@@ -259,11 +259,6 @@ fn segment_that_is_attached_outside() {
 }
 
 #[test]
-fn main_thread_has_left() {
-    agree("leaderless", "thread", None);
-}
-
-#[test]
 fn shared_mapping_of_a_kernel_object() {
     agree("mapping", "mapping", None);
 }

@@ -60,7 +60,7 @@ impl FileReader<'_> {
             }
             None => self.look_at_all(taken)?,
         };
-        let pid = self.holder_of(found).pid;
+        let pid = self.holder_of(found).tid;
         for message in &mut messages {
             message.file = socket_files::of_sender(pid, &message.from.0);
         }

@@ -263,7 +263,7 @@ impl<'a> FileReader<'a> {
 
     /// The process and the thread in which the number leads to it: one of the job, or this one.
     fn leads_from(&self, found: &Found) -> (i32, i32) {
-        self.holders.get(found.holder).map_or_else(passed::own, |holder| (holder.pid, holder.tid))
+        self.holders.get(found.holder).map_or_else(passed::own, |holder| (holder.tid, holder.tid))
     }
 
     /// The process of the job that has it, or the socket in which it waits.
@@ -340,10 +340,10 @@ impl<'a> FileReader<'a> {
 fn views(holders: &[Holder<'_>], (job, look): (&Namespaces, Look)) -> io::Result<Vec<View>> {
     let mut views: Vec<View> = Vec::new();
     for holder in holders {
-        if job.other_mounts(holder.pid).is_none_or(|inode| views.iter().any(|view| view.inode == inode)) {
+        if job.other_mounts(holder.tid).is_none_or(|inode| views.iter().any(|view| view.inode == inode)) {
             continue;
         }
-        match View::of(holder.pid, job) {
+        match View::of(holder.tid, job) {
             Err(why) if look == Look::Stopped => return Err(io::Error::other(why)),
             found => views.extend(found.ok().flatten()),
         }
@@ -373,8 +373,8 @@ fn find(at: usize, folder: &DescriptorFolder, fd: i32) -> io::Result<Found> {
 /// Finds all descriptors of a process.
 fn find_all(at: usize, holder: &Holder<'_>, look: Look) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    let folder = DescriptorFolder::open(holder.pid, holder.tid)?;
-    for fd in procfs::descriptors(holder.pid, holder.tid)? {
+    let folder = DescriptorFolder::open(holder.tid, holder.tid)?;
+    for fd in procfs::descriptors(holder.tid, holder.tid)? {
         match find(at, &folder, fd) {
             Ok(one) if holder.uses_cuda && uses::is_device(&one.target) => {}
             Ok(one) if look == Look::Stopped || is_still(&folder, &one) => found.push(one),

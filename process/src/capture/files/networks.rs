@@ -106,13 +106,13 @@ pub(super) fn all(holders: &[Holder<'_>], job: &Namespaces) -> Vec<Net> {
     let mut all = vec![Net::new(own.inode(NETWORK).and_then(place), "/proc/self/net".into(), Diag::here())];
     let mut known = vec![own.inode(NETWORK)];
     for holder in holders {
-        let inode = Namespaces::network_of(holder.pid);
+        let inode = Namespaces::network_of(holder.tid);
         if inode.is_none() || known.contains(&inode) {
             continue;
         }
         known.push(inode);
-        let diag = open(holder.pid, &own).and_then(|network| Diag::of(&network));
-        all.push(Net::new(inode.and_then(place), format!("/proc/{}/net", holder.pid), diag));
+        let diag = open(holder.tid, &own).and_then(|network| Diag::of(&network));
+        all.push(Net::new(inode.and_then(place), format!("/proc/{}/net", holder.tid), diag));
     }
     all
 }

@@ -139,7 +139,7 @@ impl FileReader<'_> {
     fn sees(&self, found: &Found, pid: i32) -> bool {
         let holder = self.holder_of(found);
         let namespace = |pid: i32| procfs::link(&format!("/proc/{pid}/ns/pid")).ok();
-        holder.inner_pid == holder.own_pid || namespace(holder.pid) == namespace(pid)
+        holder.inner_pid == holder.own_pid || namespace(holder.tid) == namespace(pid)
     }
 
     pub(super) fn link_path(&self, found: &Found) -> String {

@@ -54,7 +54,7 @@ impl FileReader<'_> {
         let seen = |error: io::Error| Obstacle::of("cannot be looked into: ", &error);
         let file = fs::metadata(self.link_path(found)).map_err(seen)?;
         // As the process finds it, whose /proc may be another one.
-        let path = [format!("/proc/{}/root", self.holder_of(found).pid).as_bytes(), &found.target].concat();
+        let path = [format!("/proc/{}/root", self.holder_of(found).tid).as_bytes(), &found.target].concat();
         let now = match fs::symlink_metadata(OsStr::from_bytes(&path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(seen(error)),
             now => now.ok().filter(|now| (now.dev(), now.ino()) == (file.dev(), file.ino())),
@@ -89,8 +89,8 @@ impl FileReader<'_> {
     pub(super) fn own_namespace(&self, found: &Found) -> Option<Vec<u8>> {
         let kind = found.target.split(|byte| *byte == b':').next()?;
         let kind = std::str::from_utf8(kind).ok()?;
-        let &Holder { pid, tid, .. } = self.holder_of(found);
-        let own = procfs::link(&format!("/proc/{pid}/task/{tid}/ns/{kind}")).ok()?;
+        let &Holder { tid, .. } = self.holder_of(found);
+        let own = procfs::link(&format!("/proc/{tid}/ns/{kind}")).ok()?;
         (own == found.target).then(|| format!("/proc/self/ns/{kind}").into_bytes())
     }
 }

@@ -28,7 +28,7 @@ impl FileReader<'_> {
     /// Why it cannot be restored.
     pub(super) fn queue(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
         let namespace = |who: &str| procfs::link(&format!("/proc/{who}/ns/ipc")).ok();
-        if namespace(&self.holder_of(found).pid.to_string()) != namespace("self") {
+        if namespace(&self.holder_of(found).tid.to_string()) != namespace("self") {
             return Err(ELSEWHERE.into());
         }
         let (device, inode) = (metadata.dev(), metadata.ino());

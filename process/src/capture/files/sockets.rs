@@ -132,7 +132,7 @@ impl FileReader<'_> {
         };
         let messages =
             if is_datagram { self.datagrams(found, taken, kernel.waiting > 0)? } else { Vec::new() };
-        let pid = self.holder_of(found).pid;
+        let pid = self.holder_of(found).tid;
         let mut object = record(taken, (libc::AF_UNIX, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;

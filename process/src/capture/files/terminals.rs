@@ -137,7 +137,7 @@ impl FileReader<'_> {
         let inner = Status::read(group, group)
             .ok()
             .and_then(|status| status.at_depth("NStgid", self.outside.namespaces.depth()));
-        let holder = self.holder_of(found).pid;
+        let holder = self.holder_of(found).tid;
         // Not opened (O_PATH), which the master would see. A kernel before 4.13 does not lead from it to the slave.
         let file = terminal::open_slave(master, libc::O_PATH.cast_unsigned())
             .and_then(|slave| File::from(slave).metadata());

@@ -126,7 +126,9 @@ impl View {
     /// Whether a file system of kind proc has the process by the id that it has in its pid namespace.
     fn shows_it(&self, point: &Path) -> bool {
         let Ok(status) = Status::read(self.pid, self.pid) else { return false };
-        let Some(inner) = status.innermost("NStgid") else { return false };
+        let (Some(inner), Some(own)) = (status.innermost("NStgid"), status.number("Tgid")) else {
+            return false;
+        };
         let started = |stat: &[u8]| {
             // The name before that may have anything in it.
             let rest = stat.rsplit(|byte| *byte == b')').next().unwrap_or_default();
@@ -134,7 +136,7 @@ impl View {
         };
         let of = |path: PathBuf| started(&fs::read(path).ok()?);
         let shown = of(within(&self.folder, point).join(format!("{inner}/stat")));
-        shown.is_some() && shown == of(PathBuf::from(format!("/proc/{}/stat", self.pid)))
+        shown.is_some() && shown == of(PathBuf::from(format!("/proc/{own}/stat")))
     }
 
     /// The inode of the pid namespace that a file system of kind proc shows, if it is one that can be looked into.

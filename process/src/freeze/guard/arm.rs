@@ -243,7 +243,7 @@ pub fn arm(
     host: &LiveThread,
 ) -> Result<Result<Guard, Unsuited>, TraceError> {
     let Guardable { remote, layout } = ready;
-    let pagemap = File::open(format!("/proc/{}/pagemap", scene.pid))?;
+    let pagemap = File::open(format!("/proc/{}/pagemap", host.thread.tid))?;
     run(host, scene.area, &[forget(&remote)])?;
     write_tables(&remote, &layout, options)?;
     let row = |prot: u64| {

@@ -243,6 +243,12 @@ impl<'a> ProcessBuilder<'a> {
         self.threads.iter().map(|thread| thread.seed.remote.tid)
     }
 
+    /// Its main thread, if that is to end before the others run.
+    pub fn ending(&self) -> Option<i32> {
+        let main = self.threads.first().filter(|main| main.record.ended.is_some())?;
+        Some(main.seed.remote.tid)
+    }
+
     /// Locks on files. Children before their parents.
     ///
     /// # Errors
@@ -313,8 +319,14 @@ fn make_threads<'a>(
 /// Registers, states and masks of all threads, and what is left of timed waits.
 fn restore(record: &ProcessRecord, memory: &ForcedMemory, all: &[NewThread<'_>]) -> Result<(), RebuildError> {
     for thread in all {
-        let regs = threads::final_registers(memory, thread.record)?;
-        processor::check_frames(record, thread.record, regs.rsp, memory)?;
+        let regs = match thread.record.ended {
+            Some(status) => threads::registers_of_end(thread.seed, status),
+            None => {
+                let regs = threads::final_registers(memory, thread.record)?;
+                processor::check_frames(record, thread.record, regs.rsp, memory)?;
+                regs
+            }
+        };
         threads::restore(thread, &regs)?;
         process_state::scheduling(thread.seed.remote.tid, thread.record);
     }

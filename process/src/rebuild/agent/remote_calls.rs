@@ -80,6 +80,11 @@ pub struct SeedThread {
 }
 
 impl SeedThread {
+    /// Those to start from.
+    pub fn registers(&self) -> Registers {
+        self.registers
+    }
+
     /// The only thread of a process that is stopped at its exec; `pid`, `inner`: its ids as the agent and it itself
     /// see them.
     ///

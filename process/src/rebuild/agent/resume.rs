@@ -5,12 +5,14 @@ use crate::error::TraceError;
 use crate::rebuild::error::RebuildError;
 use crate::stop::interrupt;
 use holdfast_sys::fault;
-use holdfast_sys::procfs;
+use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::ptrace::{self, Wait};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for threads that enter a call.
 const ENTERING: Duration = Duration::from_secs(1);
+/// Longest wait for main threads that end.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Kills the new processes unless they were resumed.
 pub struct KillOnDrop(pub Vec<i32>);
@@ -40,6 +42,25 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Lets main threads go that had ended, and waits until they have: the others are stopped still, and the program never
+/// sees one of them. One that job control has stopped with its process ends when that goes on.
+fn end_main_threads(processes: &[ProcessBuilder<'_>]) {
+    let begun = Instant::now();
+    for process in processes {
+        let Some(tid) = process.ending() else { continue };
+        // One that was killed meanwhile has ended, too.
+        let _ = ptrace::detach(tid, 0);
+        let stays = process.member.own.signals.job_stopped;
+        while !stays && begun.elapsed() < ENDING && !has_ended(tid) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn has_ended(tid: i32) -> bool {
+    Status::read(tid, tid).map_or(true, |status| status.has_ended())
+}
+
 /// Takes the options away (the program must not die with the agent) and resumes all threads, children before
 /// parents; before them all those enter pause(2) that waited there. `resuming` is called before the first of them is:
 /// from then on the program runs, should the agent die meanwhile, as the kernel resumes what a dead tracer has stopped.
@@ -58,7 +79,9 @@ pub fn resume_all(
     let signals = interrupt::enter_pauses(&pausing, ENTERING);
     resuming();
     fault::point("seed-resuming");
-    for (number, tid) in all.iter().enumerate() {
+    end_main_threads(processes);
+    let ended: Vec<i32> = processes.iter().filter_map(ProcessBuilder::ending).collect();
+    for (number, tid) in all.iter().filter(|tid| !ended.contains(tid)).enumerate() {
         match ptrace::detach(*tid, signals.get(tid).copied().unwrap_or(0)) {
             Ok(()) => {}
             // Those before it run already, and one of them has ended this one. Its parent hears of that when a tracer

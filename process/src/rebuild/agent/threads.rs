@@ -278,6 +278,21 @@ pub fn final_registers(memory: &ForcedMemory, thread: &ThreadRecord) -> Result<R
     Ok(regs)
 }
 
+/// Those with which a main thread ends that had ended: by exit(2), which ends one thread. It goes away from everything
+/// that could be told of its end ([`own_calls`] has given it no tid address and no robust list).
+pub fn registers_of_end(seed: SeedThread, status: i32) -> Registers {
+    let call = seed.area().code + stub::call_offset();
+    // What wait(2) tells of such a process has the code in the second byte (kernel/exit.c, do_exit of exit(2)).
+    let code = u64::from(status.cast_unsigned() >> 8 & 0xff);
+    Registers {
+        rip: call,
+        rax: libc::SYS_exit.cast_unsigned(),
+        rdi: code,
+        orig_rax: u64::MAX,
+        ..seed.registers()
+    }
+}
+
 /// Sets extended state, registers and mask: the last thing before the thread is resumed.
 ///
 /// # Errors

@@ -291,6 +291,7 @@ fn thread(tid: i32) -> ThreadRecord {
         timer_slack_ns: 50_000,
         attributes: Default::default(),
         confinement: Default::default(),
+        ended: None,
     }
 }
 

@@ -184,6 +184,11 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         confined(now) || confined(then),
         "it is under seccomp filters of its own, which a rollback cannot take from it: restart it".into(),
     );
+    let has_no_main = |record: &ProcessRecord| record.threads.iter().any(|thread| thread.ended.is_some());
+    differs(
+        has_no_main(now) || has_no_main(then),
+        "its main thread has ended while others run, without which a rollback cannot work: restart it".into(),
+    );
     differs(now.ppid != then.ppid, format!("its parent has ended {since}"));
     differs(
         (now.pgid, now.sid) != (then.pgid, then.sid),
