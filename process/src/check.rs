@@ -328,7 +328,7 @@ fn hidden_now(options: &CheckOptions) -> Result<Vec<i32>, CutError> {
     }
     let others = options.others.iter().map(|(pid, _)| *pid);
     let all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();
-    Orphans::look(&all, (&options.socket, &[]), &Descendants::default())?.hidden()
+    Orphans::look(Default::default(), &all, (&options.socket, &[]), &Descendants::default())?.hidden()
 }
 
 /// All threads with their status; those that end meanwhile are left out.

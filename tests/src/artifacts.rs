@@ -31,11 +31,13 @@ pub fn kit() -> &'static Kit {
 
 /// Programs that are there statically linked, too, as `NAME-static`: in them there is no libholdfast.
 const STATIC: &[&str] = &[
+    "castoffs",
     "clocks",
     "detached",
     "files",
     "handling",
     "ipc",
+    "mainless",
     "pingpong",
     "pipes",
     "plain",

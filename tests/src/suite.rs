@@ -530,6 +530,7 @@ macro_rules! suite {
                 #[short] tree_segments_removed: "tree_segments" "removed" =>
                     "System V shared memory that was removed (IPC_RMID) while it is attached";
                 #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
+                #[short] castoffs: "castoffs" => "Orphans that have written over their environment";
                 #[short] mainless: "mainless" => "Main threads that have ended while others run";
                 #[short] tree_groups: "tree_groups" => "Process groups and sessions";
                 tree_leaderless: "tree_leaderless" => "Groups and sessions whose leader has ended";
@@ -605,6 +606,10 @@ macro_rules! suite {
                 musl_pingpong: "pingpong-musl" => "For another C library (musl): threads";
                 #[short] musl_tree_spawn: "tree_spawn-musl" =>
                     "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
+                #[short] static_castoffs: "castoffs-static" =>
+                    "Statically linked: orphans that have written over their environment";
+                static_mainless: "mainless-static" =>
+                    "Statically linked: main threads that have ended while others run";
                 static_plain: "plain-static" => "Statically linked: numbers, heap and output";
                 #[short] static_pingpong: "pingpong-static" => "Statically linked: threads";
                 static_queued: "queued-static" => "Statically linked: queued signals";

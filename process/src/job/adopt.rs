@@ -15,7 +15,9 @@ use crate::capture::{filter_counts, filters};
 use crate::error::{CutError, TraceError};
 use crate::inject::area;
 use crate::inject::vdso_call::VdsoCalls;
-use crate::job::membership;
+use crate::job::library_page::{LIBRARY, LibraryPage, has_library, maps_of};
+use crate::job::lineage::Lineages;
+use crate::job::membership::{self, Marks};
 use crate::job::orphans::Orphans;
 use crate::job::process_age;
 use crate::job::relatives;
@@ -67,7 +69,7 @@ pub fn loads_libraries(program: &impl elf::Bytes) -> Result<bool, ElfError> {
 /// Whether a process is one of those that the head of the file lists. What has ended, or may not be looked at, is
 /// not.
 pub fn cannot_register(pid: i32) -> bool {
-    let Ok(program) = Running::of(pid) else { return false };
+    let Ok(program) = Running::of(procfs::shown_by(pid)) else { return false };
     match loads_libraries(&program) {
         Err(_) => return false,
         Ok(false) => return true,
@@ -81,7 +83,10 @@ pub fn cannot_register(pid: i32) -> bool {
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
-        Ok(maps) if has_library(&maps) => cannot_reach(pid) || is_job_stopped(pid) || is_filtered(pid),
+        Ok(maps) if has_library(&maps) => {
+            let is_untold = || !Marks::name_a_job(&environment) && process_age::is_silent(pid);
+            cannot_reach(pid) || is_job_stopped(pid) || is_filtered(pid) || is_untold()
+        }
         Ok(_) if is_told => process_age::is_silent(pid),
         Ok(_) => true,
         Err(_) => false,
@@ -131,17 +136,6 @@ fn is_job_stopped(pid: i32) -> bool {
     procfs::stat_fields(pid, pid).is_ok_and(|fields| fields.first().is_some_and(|state| state == "T"))
 }
 
-/// As its file is called.
-const LIBRARY: &[u8] = b"/libholdfast.so";
-
-fn has_library(maps: &[Mapping]) -> bool {
-    maps.iter().any(|mapping| mapping.name.ends_with(LIBRARY))
-}
-
-fn maps_of(pid: i32) -> io::Result<Vec<Mapping>> {
-    procfs::by_any_thread(pid, |tid| procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty()))
-}
-
 /// Adopts those that need it before a stop: processes that the agent knows, but has no room in (any more), and their
 /// children. Returns who is known then, and the orphans there are.
 ///
@@ -165,7 +159,12 @@ pub fn all(
             // Their parents may end before the next look.
             state.descendants.forget_gone();
             state.descendants.see(&children);
-            orphans = Orphans::look(&pids, (&options.socket, &options.key), &state.descendants)?;
+            orphans = Orphans::look(
+                (LibraryPage::of(&known), Lineages::of(&known)),
+                &pids,
+                (&options.socket, &options.key),
+                &state.descendants,
+            )?;
             all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(
                 children.into_iter().filter(|pid| process_age::is_silent(*pid)).map(refuse::stranger),
@@ -221,7 +220,9 @@ pub fn one(
         return Ok(());
     }
     let others = known.iter().map(|target| target.pid).chain(parent).filter(|other| *other != pid);
-    let shares = |other| have_in_common(pid, other, Common::Memory).unwrap_or(false);
+    let have = |one, other| have_in_common(one, other, Common::Memory).unwrap_or(false);
+    // Two main threads that have ended have none, both.
+    let shares = |other| have(pid, other) && have(procfs::shown_by(pid), procfs::shown_by(other));
     if others.into_iter().any(shares) {
         return Ok(());
     }

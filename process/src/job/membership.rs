@@ -149,6 +149,16 @@ impl Marks {
             && self.key.as_ref().is_none_or(has_key)
     }
 
+    /// Whether an environment names a job at all: a program may have written over it, or been given another one.
+    pub fn name_a_job(environment: &[u8]) -> bool {
+        named_in(environment).is_some()
+    }
+
+    /// Whether this is one of the sockets.
+    pub fn have_socket(&self, path: &[u8]) -> bool {
+        self.sockets.contains(path)
+    }
+
     /// Whether only who has been let into the job can have written an environment.
     pub fn prove(&self, environment: &[u8]) -> bool {
         self.have_key() && self.are_in(environment)

@@ -1,17 +1,19 @@
 //! Processes of the job that have lost their parent before the agent heard of them.
 //!
-//! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above
-//! the job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but
-//! its environment. Everybody can write an environment: what it says counts only in processes with the agent's own
-//! ids, in those that were seen as descendants of the job before, and where the job's key is in it; those that root's
-//! agent was told of from birth ([`crate::job::births`]) are of the job whatever it says. All others are not, whatever
-//! they do: they are not stopped, and not waited for inside the stop. One whose environment its own user may not read
-//! (set-group-id, not dumpable) is taken for the job's if it could be ([`Orphans::may_be_hidden`]). What must hold:
-//! [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
-//! known whose they are, they are taken for the job's if they have the agent's ids: the checkpoint fails rather than
-//! leave one out.
+//! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above the
+//! job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but its
+//! environment, or libholdfast's page in its memory where it has written over that. Everybody can write an
+//! environment: what it says counts only in processes with the agent's own ids, in those that were seen as descendants
+//! of the job before, and where the job's key is in it; those that root's agent was told of from birth
+//! ([`crate::job::births`]) are of the job whatever it says. All others are not, whatever they do: they are not
+//! stopped, and not waited for inside the stop. One whose environment its own user may not read (set-group-id, not
+//! dumpable) is taken for the job's if it could be ([`Orphans::may_be_hidden`]). What must hold: [`Orphans::look`]
+//! comes before the stop, so that inside it only what is new must be looked at. Of whom it is not known whose they
+//! are, they are taken for the job's if they have the agent's ids: the checkpoint fails rather than leave one out.
 
 use crate::error::CutError;
+use crate::job::library_page::{LibraryPage, Says};
+use crate::job::lineage::Lineages;
 use crate::job::membership::{self, Descendants, Marks, has_own_ids, parent};
 use crate::job::process_age;
 use holdfast_sys::children::all_children;
@@ -53,6 +55,10 @@ pub struct Orphans {
     others: HashSet<i32>,
     /// Those of other users that are.
     descendants: Descendants,
+    /// Where it is in them.
+    page: LibraryPage,
+    /// What they execute.
+    lineages: Lineages,
 }
 
 /// Whose a child of a reaper is.
@@ -70,11 +76,12 @@ enum Whose {
 
 impl Orphans {
     /// Looks at the processes above those of the job. `agent`: socket of the job's agent, and the job's key, which may
-    /// be empty; `descendants`: seen before.
+    /// be empty; `descendants`: seen before; `page` and `lineages`: of the job's processes.
     ///
     /// # Errors
     /// Busy: their children come and go all the time.
     pub fn look(
+        (page, lineages): (LibraryPage, Lineages),
         pids: &[i32],
         (socket, key): (&Path, &[u8]),
         descendants: &Descendants,
@@ -90,7 +97,8 @@ impl Orphans {
         let marks = Marks::of(pids, socket, key);
         let (program, descendants) = (pids.first().copied(), descendants.clone());
         let pids = pids.to_vec();
-        let mut orphans = Orphans { marks, program, pids, reapers, descendants, ..Orphans::default() };
+        let mut orphans =
+            Orphans { marks, program, pids, reapers, descendants, page, lineages, others: HashSet::new() };
         let children = orphans.all_children()?;
         let begun = Instant::now();
         let is_other = |child: &i32| loop {
@@ -192,8 +200,7 @@ impl Orphans {
     pub fn is_marked(&self, pid: i32) -> bool {
         match self.may_be_ours(pid) {
             Ok(true) if !self.was_born(pid) => {
-                matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
-                    && self.is_beside(pid)
+                matches!(environment::of(pid), Ok(Environment::Is(text)) if self.is_ours(pid, &text))
             }
             Ok(_) => self.whose_by_key(pid) == Whose::Ours,
             Err(_) => false,
@@ -223,6 +230,27 @@ impl Orphans {
         }
     }
 
+    /// Whether a process is the job's by its environment or, where that does not name any job, by what it was born
+    /// with: libholdfast's page, which is there before the first instruction of a child made by fork, or, where it has
+    /// no such page, the random bytes of the program that it executes, or what the kernel tells root of its birth. What
+    /// has none of these is of a user's job whose program was to know nothing of it.
+    fn is_ours(&self, pid: i32, environment: &[u8]) -> bool {
+        if self.marks.are_in(environment) {
+            return self.is_beside(pid);
+        }
+        if Marks::name_a_job(environment) {
+            return false;
+        }
+        match self.page.of_process(pid) {
+            Says::Socket(path) => self.marks.have_socket(&path) && self.is_beside(pid),
+            Says::Nothing => {
+                let may_be = self.program.is_some_and(|program| is_younger(pid, program));
+                (self.descendants.was_born(pid) || may_be && self.lineages.have(pid)) && self.is_beside(pid)
+            }
+            Says::Unknown => self.may_be_hidden(pid),
+        }
+    }
+
     /// Whether it has other ids, and was born below one of the job.
     fn was_born(&self, pid: i32) -> bool {
         self.descendants.was_born(pid) && has_own_ids(pid).is_ok_and(|own| !own) && self.is_beside(pid)
@@ -236,9 +264,8 @@ impl Orphans {
     /// Whether a child of a reaper that its own user may not look into can be of the job: it began after the program,
     /// and is in a control group that processes of the job are in. More is not to be seen of it.
     fn may_be_hidden(&self, pid: i32) -> bool {
-        let is_younger = |program: i32| procfs::start_time(pid) >= procfs::start_time(program);
         let group = control_group(pid);
-        self.program.is_some_and(is_younger)
+        self.program.is_some_and(|program| is_younger(pid, program))
             && group.is_some()
             && self.pids.iter().any(|one| control_group(*one) == group)
             && self.is_beside(pid)
@@ -272,16 +299,30 @@ impl Orphans {
             Err(_) => return Whose::Nobodys,
         }
         match environment::of(pid) {
-            Ok(Environment::Is(text)) if self.marks.are_in(&text) && self.is_beside(pid) => Whose::Ours,
-            Ok(Environment::Is(_)) => Whose::Others,
+            Ok(Environment::Is(text)) if self.is_ours(pid, &text) => Whose::Ours,
+            // Asked of its memory: one that has ended since has none that could have answered.
+            Ok(Environment::Is(text)) if Marks::name_a_job(&text) || has_environment(pid) => Whose::Others,
             Ok(Environment::Executing) => Whose::Ours,
-            Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
-            Ok(Environment::Ending) if process_age::of(pid).is_some_and(|age| age < ENDING) => Whose::Ours,
+            Ok(Environment::Ending | Environment::Is(_)) | Err(_) if has_ended(pid) => Whose::Nobodys,
+            Ok(Environment::Ending | Environment::Is(_))
+                if process_age::of(pid).is_some_and(|age| age < ENDING) =>
+            {
+                Whose::Ours
+            }
             Err(error) if is_forbidden(&error) && self.may_be_hidden(pid) => Whose::Ours,
             // What must not be read belongs to another user, or is set-user-id.
-            Ok(Environment::Ending) | Err(_) => Whose::Others,
+            Ok(Environment::Ending | Environment::Is(_)) | Err(_) => Whose::Others,
         }
     }
+}
+
+/// Whether a process began after another one, or with it.
+fn is_younger(pid: i32, program: i32) -> bool {
+    procfs::start_time(pid) >= procfs::start_time(program)
+}
+
+fn has_environment(pid: i32) -> bool {
+    matches!(environment::of(pid), Ok(Environment::Is(_)))
 }
 
 fn is_forbidden(error: &io::Error) -> bool {
@@ -334,7 +375,8 @@ mod tests {
         while !shows(stranger.id().cast_signed()) || !shows(known[0]) {
             std::thread::yield_now();
         }
-        let orphans = when_calm(|| Orphans::look(&known, (socket, &[]), &Descendants::default()));
+        let orphans =
+            when_calm(|| Orphans::look(Default::default(), &known, (socket, &[]), &Descendants::default()));
         assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&INIT), "{orphans:?}");
         assert!(orphans.others.contains(&stranger.id().cast_signed()));
         // A child of another test counts until it has executed its program.
@@ -417,7 +459,8 @@ mod tests {
         let pid = child.0.id().cast_signed();
         let mut orphans = Orphans::default();
         while !orphans.is_marked(pid) {
-            orphans = when_calm(|| Orphans::look(&[], (socket, &[]), &Descendants::default()));
+            orphans =
+                when_calm(|| Orphans::look(Default::default(), &[], (socket, &[]), &Descendants::default()));
         }
         // It grows older than what has just begun, too.
         let begun = std::time::Instant::now();
