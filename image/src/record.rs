@@ -57,6 +57,9 @@ pub struct ProcessRecord {
     /// It is in a mount namespace that a program has made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd_within: Option<Within>,
+    /// Directory and umask are those of its parent, in whichever of the two they are changed (clone(2) with CLONE_FS).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_folder: bool,
     /// Its root directory, if that is not the one of its job (chroot(2)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RootFolder>,
@@ -261,6 +264,20 @@ pub struct ThreadRecord {
     /// thread, or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<i32>,
+    /// A directory and a umask of its own (unshare(2) with CLONE_FS).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<OwnFolder>,
+}
+
+/// What a thread has for itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnFolder {
+    /// Where it is.
+    pub path: Name,
+    /// Which that is, and whose.
+    pub inode: Option<Inode>,
+    /// `umask(2)`.
+    pub umask: u32,
 }
 
 /// `stack_t`.

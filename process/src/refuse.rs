@@ -348,27 +348,41 @@ pub fn other_code(inner: i32) -> Refusal {
     )
 }
 
-/// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel
+/// Why a restart cannot give a thread a directory and a umask of its own.
+pub const FOLDER_OF_SOME: &str = "has them together with some threads, not with all";
+/// See [`FOLDER_OF_SOME`].
+pub const FOLDER_GONE: &str =
+    "is where a restart would not find it: removed, in /proc, or under another root";
+/// See [`FOLDER_OF_SOME`].
+pub const FOLDER_IN_A_NAMESPACE: &str = "is in a namespace that its job has made";
+
+/// A thread whose own directory a restart cannot give it.
+pub fn own_folder(inner: i32, why: &str) -> Refusal {
+    thread(
+        inner,
+        format!(
+            "it has a directory and a umask of its own (unshare CLONE_FS), and {why}, which is not supported"
+        ),
+    )
+}
+
+/// Threads that have descriptors for themselves, by their ids and as they know themselves. What the kernel
 /// does not tell is no reason to refuse.
 pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
     let Some((&(first, _), others)) = threads.split_first() else { return Vec::new() };
     let differs = |tid, what| have_in_common(first, tid, what).is_ok_and(|common| !common);
-    let reason = |tid| match (differs(tid, Common::Files), differs(tid, Common::Folders)) {
-        (true, _) => Some("it has descriptors of its own (unshare CLONE_FILES), which is not supported"),
-        (_, true) => {
-            Some("it has a directory and a umask of its own (unshare CLONE_FS), which is not supported")
-        }
-        _ => None,
-    };
-    others.iter().filter_map(|&(tid, inner)| Some(thread(inner, reason(tid)?))).collect()
+    let reason = "it has descriptors of its own (unshare CLONE_FILES), which is not supported";
+    let own = others.iter().filter(|(tid, _)| differs(*tid, Common::Files));
+    own.map(|&(_, inner)| thread(inner, reason)).collect()
 }
 
-/// A process that has descriptors or a directory together with its parent, as threads have: a child by clone(2) with
-/// CLONE_FILES or CLONE_FS. What the kernel does not tell is no reason to refuse.
+/// A process that has descriptors together with its parent, as threads have: a child by clone(2) with CLONE_FILES. What
+/// the kernel does not tell is no reason to refuse.
 pub fn shared_with_parent(pid: i32, status: &Status) -> Vec<Refusal> {
     let parent = status.number("PPid").and_then(|parent| i32::try_from(parent).ok());
     let Some(parent) = parent.filter(|parent| *parent > 0) else { return Vec::new() };
-    let shares = |what| have_in_common(parent, pid, what).unwrap_or(false);
+    let (parent, by) = (procfs::shown_by(parent), procfs::shown_by(pid));
+    let shares = |what| have_in_common(parent, by, what).unwrap_or(false);
     // One that shares its memory, too, has no injection area of its own and is refused for that, or executes a
     // program in a moment (vfork).
     if shares(Common::Memory) {
@@ -383,8 +397,16 @@ pub fn shared_with_parent(pid: i32, status: &Status) -> Vec<Refusal> {
         )
     };
     let files = shares(Common::Files).then(|| reason("its descriptors", "CLONE_FILES"));
-    let folders = shares(Common::Folders).then(|| reason("its directory and umask", "CLONE_FS"));
-    files.into_iter().chain(folders).collect()
+    files.into_iter().collect()
+}
+
+/// A process that has its directory together with its parent, where a restart cannot make it so.
+pub fn shared_folder(pid: i32) -> Refusal {
+    process(
+        pid,
+        "it shares its directory and umask with its parent (clone CLONE_FS), and has left the namespaces or the \
+         root of its job, which is not supported together",
+    )
 }
 
 /// Threads whose system calls are sent back to the program, ours in them too; by their ids and as they know themselves.

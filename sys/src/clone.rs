@@ -70,14 +70,14 @@ fn fork_any(flags: u64) -> io::Result<i32> {
 }
 
 /// Forks until the child has this id, where ids cannot be chosen: the kernel gives one after the other (kernel/pid.c,
-/// alloc_pid). Those before end at once. Returns 0 in the child. As for [`fork_with`], the caller must be the only
-/// thread.
+/// alloc_pid). Those before end at once. Returns 0 in the child. `flags`: of clone(2). As for
+/// [`fork_with`], the caller must be the only thread.
 ///
 /// # Errors
 /// EEXIST: the kernel has gone past it; EAGAIN: process limit.
-pub fn fork_when_due(pid: i32) -> io::Result<i32> {
+pub fn fork_when_due(flags: u64, pid: i32) -> io::Result<i32> {
     loop {
-        let made = fork_any(0)?;
+        let made = fork_any(flags)?;
         let own = if made == 0 { attributes::own_pid() } else { made };
         if own == pid {
             return Ok(made);

@@ -1,6 +1,6 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
  * KIND: a namespace (cgroup, pid, time; socket_file, socket, nested: what is in one), landlock, thread_uts,
- * thread_strict, child_landlock, child_files, child_folder */
+ * thread_strict, child_landlock, child_files */
 #include "apart.h"
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
@@ -149,14 +149,13 @@ static void nested(void)
 
 static void child_landlock(void) { in_child(landlock, 0); }
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
-static void child_folder(void) { in_child(NULL, CLONE_FS); }
 
 static const struct kind kinds[] = {
     {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
     {"socket_file", socket_file, NULL}, {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL},
     {"thread_strict", thread_strict, NULL},
     {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
-    {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
+    {"child_files", child_files, NULL}};
 
 int main(int argc, char **argv)
 {

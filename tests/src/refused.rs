@@ -122,9 +122,6 @@ macro_rules! refused {
             descriptors_of_two_processes: "confined" "child_files" "60" =>
                 "Descriptors shared with a child (clone CLONE_FILES)",
                 refused "process" "shares its descriptors" "CLONE_FILES";
-            folder_of_two_processes: "confined" "child_folder" "60" =>
-                "A directory shared with a child (clone CLONE_FS)",
-                refused "process" "shares its directory" "CLONE_FS";
             // The agent waits a few seconds for it to speak.
             child_of_32_bits: "refused" "stranger" "60" => "A 32-bit child",
                 refused "process" "(refused.small): is a 32-bit program";
@@ -140,8 +137,6 @@ macro_rules! refused {
             process_that_forbids_to_look_at_it: "refused" "undumpable" "15" =>
                 "PR_SET_DUMPABLE 0, for an ordinary user",
                 refused "process" "PR_SET_DUMPABLE", only Ordinary;
-            folder_of_a_thread: "unshared" "folder" "45" => "A thread with a directory of its own (unshare CLONE_FS)",
-                refused "thread" "CLONE_FS";
             files_of_a_thread: "unshared" "files" "45" => "A thread with descriptors of its own (unshare CLONE_FILES)",
                 refused "thread" "CLONE_FILES";
             deleted_program: "origin" "deleted" "60" => "A program whose file was deleted",

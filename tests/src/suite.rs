@@ -530,6 +530,10 @@ macro_rules! suite {
                 #[short] tree_segments_removed: "tree_segments" "removed" =>
                     "System V shared memory that was removed (IPC_RMID) while it is attached";
                 #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
+                #[short] folder_of_a_thread: "unshared" "folder" =>
+                    "A thread with a directory of its own (unshare CLONE_FS)";
+                #[short] folder_of_two_processes: "unshared" "shared" =>
+                    "A directory shared with a child (clone CLONE_FS)";
                 #[short] castoffs: "castoffs" => "Orphans that have written over their environment";
                 #[short] mainless: "mainless" => "Main threads that have ended while others run";
                 #[short] tree_groups: "tree_groups" => "Process groups and sessions";

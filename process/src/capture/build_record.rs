@@ -481,6 +481,7 @@ fn ended_main(pid: i32, (inner, job_tid): (i32, Option<i32>), other: &ThreadReco
         wait: None,
         confinement: Confinement::default(),
         ended: Some(status),
+        folder: None,
         ..other.clone()
     }
 }
@@ -527,6 +528,7 @@ fn record(
         cwd_deleted: surroundings.cwd.deleted,
         cwd_inode: surroundings.cwd.inode,
         cwd_within: surroundings.cwd_within,
+        shares_folder: surroundings.shares_folder,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: surroundings.limits,
         host: HostRecord { realtime_ns: scenery.realtime_ns, ..state::host(seen.live, &scenery.vdso)? },

@@ -11,7 +11,9 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::mounts::{self, Insides, Place, View};
 use crate::capture::shared_memory;
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
-use crate::capture::{aio, attributes, filters, landlock, ldt, made_namespaces, protection_keys, root};
+use crate::capture::{
+    aio, attributes, filters, landlock, ldt, made_namespaces, own_folder, protection_keys, root,
+};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
@@ -28,7 +30,7 @@ use holdfast_abi::SharedPage;
 use holdfast_image::aio::AioContext;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::confinement::FilterRecord;
-use holdfast_image::record::{InjectArea, Inside, PosixTimer, RootFolder};
+use holdfast_image::record::{InjectArea, Inside, OwnFolder, PosixTimer, RootFolder};
 use holdfast_sys::clock;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem::{self};
@@ -207,12 +209,19 @@ pub fn surroundings(
             exe_inside = Some(Inside { path: Name(path), only });
         }
     }
+    // One that has its own is refused in what a restart enters by a call that allows no other user of it (setns(2)).
+    let is_moved = root.is_some() || !Namespaces::of(by, by).differing(job).is_empty();
+    let folders = own_folder::of_threads(ids, is_moved).map_err(CutError::Refused)?;
+    let mut folders: HashMap<i32, OwnFolder> = folders.into_iter().collect();
+    let shares_folder = own_folder::is_shared_with_parent(live);
+    refuse::unless_empty((shares_folder && is_moved).then(|| refuse::shared_folder(pid)))?;
     Ok(Surroundings {
+        shares_folder,
         cwd_within,
         exe_inside,
         root: root.map(|(path, here)| RootFolder { path, inode: Some(inode_of(&here)) }),
         own: area::own_descriptor(live, &target.area)?,
-        around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid)).collect(),
+        around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid, folders.remove(&tid))).collect(),
         limits: state::limits(pid),
         exe,
         cwd,

@@ -43,6 +43,7 @@ pub mod mounts;
 pub mod name_caches;
 pub mod namespaces;
 pub mod open_file;
+pub mod own_folder;
 pub mod own_proc;
 pub mod pid_namespaces;
 pub mod processor;

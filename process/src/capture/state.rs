@@ -11,8 +11,8 @@ use holdfast_image::Addr;
 use holdfast_image::attributes::{Deadline, ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{
-    AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, PosixTimer, ProcessFlags, Rseq,
-    SignalAction, ThreadRecord,
+    AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, OwnFolder, PosixTimer,
+    ProcessFlags, Rseq, SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{clock, procmem, proctext, sched};
@@ -395,15 +395,17 @@ pub struct Around {
     affinity: Vec<u64>,
     scheduling: sched::Scheduling,
     io_priority: Option<u32>,
+    folder: Option<OwnFolder>,
 }
 
-/// Looks at it. Inside the stop; some microseconds. `comm`: its name.
-pub fn around(comm: Name, tid: i32) -> Around {
+/// Looks at it. Inside the stop; some microseconds. `comm`: its name; `folder`: its own, if it has one.
+pub fn around(comm: Name, tid: i32, folder: Option<OwnFolder>) -> Around {
     Around {
         comm,
         affinity: clock::affinity(tid).unwrap_or_default(),
         scheduling: sched::scheduling_of(tid),
         io_priority: sched::io_priority_of(tid),
+        folder,
     }
 }
 
@@ -414,7 +416,7 @@ pub fn thread_record(
     facts: &ThreadFacts,
     around: Around,
 ) -> ThreadRecord {
-    let Around { comm, affinity, scheduling, io_priority } = around;
+    let Around { comm, affinity, scheduling, io_priority, folder } = around;
     let deadline = scheduling.deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
         runtime_ns,
         deadline_ns,
@@ -448,5 +450,6 @@ pub fn thread_record(
         },
         confinement: thread.confinement,
         ended: None,
+        folder,
     }
 }

@@ -145,6 +145,8 @@ pub struct Surroundings {
     pub cwd: Folder,
     /// The same of that.
     pub cwd_within: Option<Within>,
+    /// It is that of its parent, too.
+    pub shares_folder: bool,
     /// Root directory, if it is not the job's.
     pub root: Option<RootFolder>,
     /// Number of libholdfast's own connection.

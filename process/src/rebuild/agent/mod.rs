@@ -24,6 +24,7 @@ mod lazy;
 mod ldt;
 mod namespaces;
 pub mod options;
+mod own_folder;
 mod owners;
 pub(super) mod pages;
 mod passed_files;

@@ -19,8 +19,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    aio, attributes, credentials, environment, fill, filters, job_control, lazy, ldt, namespaces, proc_files,
-    process_state, protection_keys, root, threads, tracker,
+    aio, attributes, credentials, environment, fill, filters, job_control, lazy, ldt, namespaces, own_folder,
+    proc_files, process_state, protection_keys, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -220,6 +220,7 @@ impl<'a> ProcessBuilder<'a> {
         let ready = namespaces::ready_inside(member, ready);
         aio::restore(leader, record, &memory)?;
         let threads = make_threads(leader, record, ready, &mut notes)?;
+        own_folder::restore(leader, record, &threads)?;
         if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;
         }

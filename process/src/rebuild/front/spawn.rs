@@ -256,7 +256,7 @@ fn counted(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> 
     if let Some(why) = counted::why_not(parts.record) {
         return Ok(Attempt::Refused(why));
     }
-    match clone::fork_when_due(parts.record.pid) {
+    match clone::fork_when_due(0, parts.record.pid) {
         Ok(0) => parts.become_new_process(process, Ids::Counted, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {

@@ -34,6 +34,8 @@ type Children<'p> = Vec<(&'p Birth, i32)>;
 /// Makes all processes of a plan.
 pub struct ForkTree<'a> {
     report: &'a OwnedFd,
+    /// Places of the processes that share their directory and umask with their parents.
+    in_one_folder: BTreeSet<usize>,
     /// Ids that only one process may have.
     taken: BTreeSet<i32>,
     inside: PidNamespaces,
@@ -59,7 +61,9 @@ impl<'a> ForkTree<'a> {
         let (all_placed, unfinished) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
         let turns = (ids == Ids::Counted).then(|| plan.all().iter().map(|planned| planned.pid).collect());
         let inside = PidNamespaces::of(job.record);
-        Ok(ForkTree { report, taken, inside, turns, all_placed, unfinished })
+        let processes = job.record.processes().enumerate();
+        let in_one_folder = processes.filter(|(_, one)| one.shares_folder).map(|(index, _)| index).collect();
+        Ok(ForkTree { report, in_one_folder, taken, inside, turns, all_placed, unfinished })
     }
 
     /// Makes all others and returns in each process that shall execute, with its place in the job. `settle` gives the
@@ -149,13 +153,16 @@ impl<'a> ForkTree<'a> {
 
     /// Forks one; 0 in it.
     fn fork(&self, own: &Birth, child: &Birth) -> Result<i32, RebuildError> {
+        let shares = matches!(child.who, Who::Process(index) if self.in_one_folder.contains(&index));
+        let flags = if shares { libc::CLONE_FS as u64 } else { 0 };
         loop {
             let forked = match (&self.turns, child.inside) {
                 (Some(turns), _) => {
-                    wait_for_turn(turns, child.pid).and_then(|()| clone::fork_when_due(child.pid))
+                    wait_for_turn(turns, child.pid).and_then(|()| clone::fork_when_due(flags, child.pid))
                 }
+                // What shares a folder is in no namespace that its job has made.
                 (None, Some(inside)) => self.inside.fork(own, (child.pid, inside), &self.taken),
-                (None, None) => clone::fork_with(0, child.pid),
+                (None, None) => clone::fork_with(flags, child.pid),
             };
             let pid = forked.map_err(|error| {
                 // The front may try another way to the ids.

@@ -292,6 +292,7 @@ fn thread(tid: i32) -> ThreadRecord {
         attributes: Default::default(),
         confinement: Default::default(),
         ended: None,
+        folder: None,
     }
 }
 
@@ -308,6 +309,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         cwd_deleted: None,
         cwd_inode: None,
         cwd_within: None,
+        shares_folder: false,
         umask: 0o22,
         limits: Vec::new(),
         host: HostRecord {

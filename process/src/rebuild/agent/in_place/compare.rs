@@ -6,7 +6,7 @@
 use crate::job::target::Target;
 use crate::refuse;
 use holdfast_image::Epoch;
-use holdfast_image::record::{HostRecord, ProcessRecord, ThreadRecord};
+use holdfast_image::record::{HostRecord, OwnFolder, ProcessRecord, ThreadRecord};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::{clock, procfs, unix_socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,6 +183,17 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
     differs(
         confined(now) || confined(then),
         "it is under seccomp filters of its own, which a rollback cannot take from it: restart it".into(),
+    );
+    let folders = |record: &ProcessRecord| -> Vec<(i32, OwnFolder)> {
+        record.threads.iter().filter_map(|thread| Some((thread.tid, thread.folder.clone()?))).collect()
+    };
+    differs(
+        folders(now) != folders(then),
+        format!("a thread of it has another directory or umask of its own (unshare CLONE_FS) {since}"),
+    );
+    differs(
+        now.shares_folder != then.shares_folder,
+        format!("it shares its directory with its parent (clone CLONE_FS), or does not any more, {since}"),
     );
     let has_no_main = |record: &ProcessRecord| record.threads.iter().any(|thread| thread.ended.is_some());
     differs(
