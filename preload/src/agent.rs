@@ -125,6 +125,7 @@ impl Connection {
         if !filters::allow(&CALLS) {
             return Err(Trouble::Absent(libc::EPERM));
         }
+        filters::owned_by(sys::process_id());
         let fd = sys::socket().map_err(Trouble::Absent)?;
         let fd = if alone { fd } else { sys::move_up(fd, FD_FLOOR) };
         let connection = Connection { fd, restarts, claim };

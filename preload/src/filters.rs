@@ -3,8 +3,9 @@
 //!
 //! Runs in: the host program, any thread, also in signal handlers. Each thread has a word that names its newest filter
 //! ([`thread_block`]): one that a thread with filters makes by pthread_create(3) begins with its maker's, any other
-//! with none. Invariants: the call and its result are the kernel's; a note is
-//! complete before a word names it; no call is made for it, as the new filter may allow none. Fails by: a filter that
+//! with none. What the child of a vfork(2) installs, whose memory is its parent's, is not noted. Invariants: the call
+//! and its result are the kernel's; a note is complete before a word names it; no call is made for it afterwards, as
+//! the new filter may allow none. Fails by: a filter that
 //! is not noted (no room, a call past the C library, a thread made by clone(2) itself): the agent counts, and refuses;
 //! the library makes no calls of its own where it does not know all filters.
 //!
@@ -18,7 +19,7 @@ use crate::{host, shared, sys};
 use core::ffi::{c_int, c_long, c_void};
 use core::mem;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 use holdfast_abi::{FilterNote, FilterNotes, SharedPage};
 use holdfast_filters::{Call, Instruction, Verdict};
 
@@ -89,25 +90,60 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         libc::SYS_prctl if args[0] as c_int == libc::PR_SET_SECCOMP && args[1] == MODE_FILTER => 0,
         _ => return None,
     };
+    let is_lent = memory_is_lent();
     // SAFETY: the caller's promise.
     let result = unsafe { sys::raw(number, args) };
     // More than 0 is a thread that could not be taken along, or the descriptor of a listener.
     if result == 0 || result > 0 && flags & FLAG_NEW_LISTENER != 0 && flags & FLAG_TSYNC == 0 {
         // SAFETY: the kernel has read what the pointer leads to.
-        unsafe { installed(flags, core::ptr::with_exposed_provenance(args[2])) };
+        unsafe { installed(is_lent, flags, core::ptr::with_exposed_provenance(args[2])) };
     }
     Some(result)
 }
 
+/// The process whose memory this is, as the kernel has it: known since it registered.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Notes it.
+pub fn owned_by(process: c_int) {
+    OWNER.store(process, Relaxed);
+}
+
+/// What [`memory_is_lent`] calls.
+const WHOSE: [Call; 2] = [
+    Call { number: libc::SYS_getpid as u32, args: [0; 6], first_is_open: false },
+    Call { number: libc::SYS_kcmp as u32, args: [0, 0, KCMP_VM as u64, 0, 0, 0], first_is_open: true },
+];
+/// include/uapi/linux/kcmp.h.
+const KCMP_VM: usize = 1;
+
+/// Whether this is the child of a vfork(2), in the memory of its parent, which waits: another process by its id, with
+/// the same memory by kcmp(2). A copy that the bare system call has made has memory of its own. Where the calls are
+/// forbidden, the kernel has no kcmp(2), or a restart has given other ids, it is not known, and counts as no.
+fn memory_is_lent() -> bool {
+    // SAFETY: none of them touches memory.
+    let call = |number: c_long, args: [usize; 6]| unsafe { sys::raw(number, args) };
+    let owner = OWNER.load(Relaxed) as usize;
+    owner != 0 && allow(&WHOSE) && {
+        let own = call(libc::SYS_getpid, [0; 6]).cast_unsigned();
+        own != owner && call(libc::SYS_kcmp, [own, owner, KCMP_VM, 0, 0, 0]) == 0
+    }
+}
+
 /// # Safety
 /// `program` leads to a `struct sock_fprog` and its instructions.
-unsafe fn installed(flags: u32, program: *const Program) {
+unsafe fn installed(is_lent: bool, flags: u32, program: *const Program) {
     // SAFETY: the caller's promise.
     let Program { len, code } = unsafe { program.read() };
     let below = newest();
     // SAFETY: the caller's promise.
     let noted = if below == NOT_NOTED { None } else { unsafe { note(below, flags, code, usize::from(len)) } };
     let number = noted.unwrap_or(NOT_NOTED);
+    if is_lent && each_allows(number, &WHOSE) {
+        // It is over the child alone, which executes a program in a moment: this memory goes on as its parent's. Were
+        // it asked again under a filter that forbids that, it would be ended; then nothing is known of the parent.
+        return;
+    }
     own().store(number, SeqCst);
     if flags & FLAG_TSYNC != 0 {
         NOTES.common.store(number, SeqCst);
@@ -276,13 +312,13 @@ mod tests {
             let code = [ALLOW];
             let program = Program { len: 1, code: code.as_ptr() };
             // SAFETY: a program of one instruction.
-            unsafe { installed(0, &raw const program) };
+            unsafe { installed(false, 0, &raw const program) };
             let first = newest();
             assert!(first > 0 && first != NOT_NOTED && allow(&call));
             let code = [KILL];
             let program = Program { len: 1, code: code.as_ptr() };
             // SAFETY: as above.
-            unsafe { installed(FLAG_TSYNC, &raw const program) };
+            unsafe { installed(false, FLAG_TSYNC, &raw const program) };
             assert!(!allow(&call));
             assert_eq!(chain(newest()).collect::<Vec<u64>>(), [newest(), first]);
             newest()

@@ -1,5 +1,6 @@
 /* Seccomp filters that a program installs itself: `filters KIND [ROUNDS]`
- * KIND: all (one over the other, by prctl and seccomp, all threads with TSYNC), threads (each under its own), forked
+ * KIND: all (one over the other, by prctl and seccomp, all threads with TSYNC; the child of a
+ * vfork has one of its own), threads (each under its own), forked
  * (children of a confined process), executed (a program that was executed under a filter), narrow (a child that may
  * make few calls, and is ended at any other), strict (a thread)
  * In each round each thread makes the calls that are forbidden to it, and those that are not. What is forbidden fails
@@ -96,10 +97,26 @@ static void make_threads(void)
     for (intptr_t i = 0; i < THREADS; i++) CHECK_ZERO(pthread_create(&thread, NULL, worker, (void *)i));
 }
 
+/* The memory of such a child is its parent's, the filter is its own. */
+static void in_vfork(void)
+{
+    int status;
+    pid_t pid = vfork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        forbid(SYS_getpgid, 1010, BY_PRCTL);
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
 static void all(void)
 {
+    in_vfork();
     forbid(SYS_getppid, 1001, BY_PRCTL);
     make_threads();
+    in_vfork();
     forbid(SYS_getsid, 1002, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
