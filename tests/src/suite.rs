@@ -103,6 +103,7 @@ macro_rules! suite {
                 general_gs: "general" "gs" => "The base of GS, one per thread";
                 general_x87: "general" "x87" => "x87 registers and control word";
                 environs: "environs" => "Floating-point environment: rounding, sticky exceptions";
+                #[short] rseqs: "rseqs" => "Areas of restartable sequences of its own, without the C library's";
                 #[short] processor: "processor" => "Restartable sequences (rseq): sched_getcpu stays right";
                 chosen: "chosen" => "Functions chosen for the processor (ifunc), cpuid";
                 data: "data" => "Data segments of the program: initialised, zero, read-only";

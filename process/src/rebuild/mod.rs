@@ -30,6 +30,7 @@ mod preflight;
 mod proc_self;
 pub mod processor;
 pub mod renamed;
+mod rseq;
 mod shared_files;
 mod shared_memfd;
 pub mod streams;

@@ -20,6 +20,7 @@ use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
+use crate::rebuild::rseq;
 use crate::rebuild::shared_memfd;
 use crate::rebuild::timings::RebuildTimings;
 use crate::rebuild::vdso::{self, ForeignVdso};
@@ -105,6 +106,7 @@ pub fn rebuild_job(
     notes.extend(processes.iter_mut().flat_map(ProcessBuilder::take_notes));
     notes.extend(objects.notes());
     notes.extend(vdso::note(&record.host));
+    notes.extend(rseq::note(record));
     notes.extend(processor::note(&record.host));
     objects.fill(&job, of_space)?;
     queues::put_back(&record.files, &files)?;

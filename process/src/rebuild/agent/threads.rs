@@ -7,6 +7,7 @@
 use super::remote_calls::{Batch, CallArea, Need, SeedThread};
 use crate::inject::stub::{self, Row};
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::rseq;
 use crate::stop::xstate::array;
 use holdfast_image::record::{ProcessRecord, ThreadRecord};
 use holdfast_sys::procmem::ForcedMemory;
@@ -127,7 +128,7 @@ pub fn equip(thread: &NewThread<'_>, drop_capabilities: bool) -> Result<(), Rebu
         batch.data(&tile_configuration());
     }
     if let Some(rseq) = thread.rseq {
-        let args = [rseq.addr.0, u64::from(rseq.len), 0, u64::from(rseq.signature)];
+        let args = [rseq.addr.0, u64::from(rseq::len(&rseq)), 0, u64::from(rseq.signature)];
         batch.row(
             Row::new(libc::SYS_rseq, &args),
             Need::Must("register the restartable sequences of thread", id),
