@@ -49,6 +49,8 @@ BESIDE = [
      "by the new process, without links; checked against the door before anything is mapped"),
     ("the root directory is changed", "agent/root.rs", "SYS_openat SYS_openat2",
      "by the new process, without links; checked against the door before it is entered"),
+    ("files of /proc of the process are opened", "agent/landlock.rs", "File::options",
+     "without links, to be told to the kernel in a rule of a domain"),
     ("content, length and owner of a file are put back", "agent/contents.rs", "at::reopen set_len set_permissions",
      "by the descriptor of the process that writes it, or acting as that process"),
     ("content, length and owner of a file are put back", "agent/regular.rs",

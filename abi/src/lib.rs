@@ -12,7 +12,7 @@
 //! | [`CudaArea`], [`CudaThread`], [`CudaObject`] | what CUDA hooks have seen, and their gate (docs/cuda-hooks.md) |
 //! | [`CudaData`], [`CudaBlock`], [`CudaFigure`] | device memory that libholdfast owns (docs/cuda.md) |
 //! | [`KeeperQuestion`], [`KeeperAnswer`] | what libholdfast asks of a keeper (docs/cuda.md) |
-//! | [`FilterNotes`] | seccomp filters of the program |
+//! | [`FilterNotes`], [`LandlockNotes`] | seccomp filters and Landlock rule sets of the program |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -41,6 +41,7 @@ mod guard_area;
 mod guard_thread;
 pub mod inject;
 mod keeper;
+mod landlock_notes;
 mod procmap;
 pub mod registration;
 mod shared_page;
@@ -54,6 +55,7 @@ pub use guard_area::{
 };
 pub use guard_thread::{GuardBuffer, GuardThread};
 pub use keeper::{KeeperAnswer, KeeperQuestion};
+pub use landlock_notes::{LandlockLayer, LandlockNotes, LandlockRule, LandlockRuleset};
 pub use procmap::ProcmapQuery;
 pub use shared_page::{AddressRange, AioContext, FileNumber, IdPair, ProtectedRegion, SharedPage};
 pub use watched_paths::WatchedPaths;

@@ -48,7 +48,9 @@ pub struct SharedPage {
     /// Library: 1: the process has no interval timer (setitimer(2), alarm(2)), as it was asked at its start, and has
     /// made no call since that sets one.
     pub no_timers: u64,
-    reserved_0: [u64; 14],
+    /// Library: address of what it has noted of Landlock ([`crate::LandlockNotes`]); 0: nothing yet.
+    pub domain: u64,
+    reserved_0: [u64; 13],
     /// Library: number of calls of `remap_file_pages`: as long as it is 0, no page of shared memory is without an
     /// address because of one.
     pub remapped: u64,
@@ -167,6 +169,7 @@ offsets! { SharedPage {
     FILTERS = filters;
     KEYS = keys;
     NO_TIMERS = no_timers;
+    DOMAIN = domain;
     REMAPPED = remapped;
     AIO_CALLS = aio_calls;
     AIO_TABLE = aio_table;
@@ -282,6 +285,7 @@ mod tests {
             (SharedPage::FILTERS, 616),
             (SharedPage::KEYS, 624),
             (SharedPage::NO_TIMERS, 632),
+            (SharedPage::DOMAIN, 640),
             (SharedPage::REMAPPED, 752),
             (SharedPage::AIO_CALLS, 760),
             (SharedPage::AIO_TABLE, 768),

@@ -15,7 +15,7 @@
 //! * [`namespaces`], [`mounts`]: namespaces that programs have made, and what is mounted in one.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`objects`]: what an image says of memory that a program has put into the store itself.
-//! * [`confinement`]: what threads have forbidden themselves.
+//! * [`confinement`], [`landlock`]: what threads have forbidden themselves.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
 //! * [`size`]: numbers of bytes as users write them.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
@@ -41,6 +41,7 @@ mod inotify;
 mod ipc;
 pub mod kinds;
 mod known_ids;
+pub mod landlock;
 pub mod ldt;
 pub mod manifest;
 pub mod mounts;

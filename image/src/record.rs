@@ -13,6 +13,7 @@ use crate::confinement::{self, Confinement, FilterRecord};
 use crate::credentials::Credentials;
 use crate::cuda::CudaRecord;
 pub use crate::files::*;
+use crate::landlock::{self, LandlockLayer};
 pub use crate::namespaces::RootFolder;
 use crate::namespaces::{self, NamespaceRecord};
 use crate::objects::ObjectRecord;
@@ -104,6 +105,9 @@ pub struct ProcessRecord {
     /// Seccomp filters that its threads are under.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<FilterRecord>,
+    /// The Landlock domain that it has made, the oldest layer first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domain: Vec<LandlockLayer>,
     /// Its local descriptor table (modify_ldt(2)), as the processor has it.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub ldt: Blob,
@@ -555,6 +559,7 @@ impl ProcessRecord {
             return Err("the injection area is not valid".into());
         }
         self.check_threads()?;
+        landlock::check(&self.domain)?;
         confinement::check(&self.filters, self.threads.iter().map(|thread| thread.confinement))?;
         self.check_regions()?;
         attributes::check_guards(&self.guards)?;

@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use crate::shared;
-use crate::{filters, host, sys};
+use crate::{filters, host, landlock, sys};
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use holdfast_abi::SharedPage;
@@ -28,6 +28,10 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     if let Some(result) = unsafe { filters::by_number(number, args) } {
         return Some(result);
     }
+    // SAFETY: the caller's promise.
+    if let Some(result) = unsafe { landlock::by_number(number, args) } {
+        return Some(result);
+    }
     match number {
         libc::SYS_prctl if !is_remembered(args[0]) => Some(call()),
         libc::SYS_prctl | libc::SYS_set_mempolicy | libc::SYS_personality | libc::SYS_arch_prctl => {
@@ -40,7 +44,6 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         libc::SYS_mbind => Some(counted(SharedPage::BOUND, call)),
         libc::SYS_mlockall => Some(locking(args[0], call)),
         libc::SYS_munlockall => Some(locking(0, call)),
-        libc::SYS_landlock_restrict_self => Some(confining(args[0], call)),
         _ => None,
     }
 }
@@ -77,16 +80,6 @@ fn locking(flags: usize, call: impl FnOnce() -> isize) -> isize {
     let result = call();
     if result == 0 {
         shared::word(SharedPage::LOCK_FUTURE).store(kept as u64, SeqCst);
-    }
-    result
-}
-
-/// Takes note of a domain that a thread has entered: it cannot be seen from outside. Without a rule set (-1) it enters
-/// none (include/uapi/linux/landlock.h, LANDLOCK_RESTRICT_SELF_LOG_SUBDOMAINS_OFF).
-fn confining(ruleset: usize, call: impl FnOnce() -> isize) -> isize {
-    let result = counted(SharedPage::FACT_GENERATION, call);
-    if result == 0 && ruleset as c_int >= 0 {
-        shared::word(SharedPage::LANDLOCK).fetch_add(1, SeqCst);
     }
     result
 }
@@ -206,13 +199,6 @@ mod tests {
         assert_eq!(kept(), 6, "a call that failed changes nothing");
         locking(flags(libc::MCL_CURRENT), || 0);
         assert_eq!(kept(), 0);
-        let domains = || shared::word(SharedPage::LANDLOCK).load(SeqCst);
-        let entered = [(3, -1), (usize::MAX, 0), (3, 0)].map(|(ruleset, result)| {
-            confining(ruleset, || result);
-            domains()
-        });
-        assert_eq!(entered, [0, 0, 1], "only what has worked, with a rule set");
-        shared::clear(shared::word(SharedPage::LANDLOCK));
         locking(flags(libc::MCL_FUTURE), || 0);
         forked();
         assert_eq!(kept(), 0);

@@ -220,7 +220,7 @@ pub fn are_unknown(host: u64) -> bool {
 }
 
 /// The number behind a key of a status file.
-fn number_in(text: &[u8], key: &[u8]) -> Option<u64> {
+pub fn number_in(text: &[u8], key: &[u8]) -> Option<u64> {
     let at = text.windows(key.len()).position(|part| part == key)? + key.len();
     let digits = text.get(at..)?.iter().skip_while(|byte| byte.is_ascii_whitespace());
     let digits = digits.take_while(|byte| byte.is_ascii_digit());

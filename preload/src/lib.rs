@@ -25,6 +25,7 @@
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`io_uring`] | io_uring, absent; Linux AIO, if that is asked for |
 //! | [`filters`] | seccomp filters of the program: noted, and asked before calls of our own |
+//! | [`landlock`] | Landlock rule sets and the domain of the program: noted |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`thread_block`] | thread-local storage by hand, of `filters` and `guard` |
@@ -52,6 +53,7 @@ mod host;
 mod ids;
 mod io_uring;
 mod ipc;
+mod landlock;
 mod launch;
 mod lifecycle;
 mod malloc;

@@ -393,13 +393,16 @@ pub unsafe fn fork_quietly() -> Sys<i32> {
     unsafe { checked(libc::SYS_clone, [0; 6]) }.map(|pid| pid as i32)
 }
 
-/// Reaps a child made by [`fork_quietly`]; waits for its end.
-pub fn reap(pid: i32) {
+/// Reaps a child made by [`fork_quietly`]; waits for its end. Its status, unless another has reaped it.
+pub fn reap(pid: i32) -> Option<c_int> {
     loop {
-        let args = [pid as usize, 0, libc::__WALL as usize, 0, 0, 0];
-        // SAFETY: a null status pointer is allowed.
-        if unsafe { checked(libc::SYS_wait4, args) } != Err(libc::EINTR) {
-            return;
+        let mut status: c_int = 0;
+        let at = (&raw mut status).expose_provenance();
+        let args = [pid as usize, at, libc::__WALL as usize, 0, 0, 0];
+        // SAFETY: the kernel writes a number.
+        match unsafe { checked(libc::SYS_wait4, args) } {
+            Err(libc::EINTR) => {}
+            result => return result.is_ok().then_some(status),
         }
     }
 }

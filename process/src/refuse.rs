@@ -327,17 +327,21 @@ pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> V
 }
 
 /// In the words of a refusal.
-const LANDLOCK: &str = "a Landlock domain (landlock_restrict_self), which no restart can restore: the \
-program could do what the domain forbids; start `holdfast run` inside the domain, or the program without one";
+fn in_a_domain(why: &str) -> String {
+    format!(
+        "it has confined itself by a Landlock domain (landlock_restrict_self) {why}: the program could do what the \
+         domain forbids; start `holdfast run` inside the domain, or the program without one"
+    )
+}
 
 /// A process that is in a Landlock domain of its own.
-pub fn landlock(pid: i32) -> Refusal {
-    process(pid, format!("it has confined itself by {LANDLOCK}"))
+pub fn landlock(pid: i32, why: &str) -> Refusal {
+    process(pid, in_a_domain(why))
 }
 
 /// A thread that is in a Landlock domain of its own, by its id as it knows itself.
-pub fn landlock_of_thread(inner: i32) -> Refusal {
-    thread(inner, format!("it has confined itself by {LANDLOCK}"))
+pub fn landlock_of_thread(inner: i32, why: &str) -> Refusal {
+    thread(inner, in_a_domain(why))
 }
 
 /// A thread that runs code of another kind than of 64 bits, in which no call of ours can be made.

@@ -23,6 +23,7 @@ pub mod fs_ids;
 pub mod fuse;
 pub mod ids;
 pub mod inotify;
+pub mod landlock;
 pub mod mapped_buffer;
 pub mod mapped_read;
 pub mod memfd;

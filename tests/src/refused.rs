@@ -105,10 +105,8 @@ macro_rules! refused {
                 refused "process" "user namespace and in one below that";
             namespace_of_a_thread: "confined" "thread_uts" "45" => "A thread in a uts namespace of its own",
                 refused "thread" "left the namespaces of its job (uts)", only Root;
-            landlock_domain: "confined" "landlock" "45" => "A Landlock domain (landlock_restrict_self)",
-                refused "process" "Landlock domain" "start `holdfast run` inside";
-            landlock_domain_of_a_child: "confined" "child_landlock" "45" => "A Landlock domain of a child",
-                refused "process" "Landlock domain";
+            landlock_domain: "confined" "landlock" "45" => "A Landlock domain with a scope",
+                refused "process" "Landlock domain" "with a scope" "start `holdfast run` inside";
             landlock_domain_past_the_c_library: "held" "domain" "15" =>
                 "A Landlock domain made past the C library (Go)",
                 refused "process" "Landlock domain";

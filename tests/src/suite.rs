@@ -491,6 +491,9 @@ macro_rules! suite {
                 #[short] filters_narrow: "filters" "narrow" "25" =>
                     "A seccomp filter that ends the program at all calls but four",
                     root "no call of a checkpoint is allowed";
+                #[short] domains_own: "domains" "own" =>
+                    "Landlock domains, one over the other, for files, folders and ports; with a thread";
+                #[short] domains_child: "domains" "child" => "A child in a Landlock domain, with a layer more";
                 filters_strict: "filters" "strict" "25" => "A thread in seccomp's strict mode",
                     root "no call of a checkpoint is allowed";
                 #[short] apart_child: "apart" "child" => "A child in namespaces of its own";

@@ -550,6 +550,7 @@ fn record(
         flags: scenery.flags,
         attributes: seen.process.attributes,
         filters: seen.filters,
+        domain: seen.domain,
         ldt: seen.ldt,
         aio: seen.aio,
         rights: credentials::of(status, seen.namespaces.iter().any(Made::is_user)),

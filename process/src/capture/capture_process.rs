@@ -129,12 +129,12 @@ pub fn look(
     let with_keys = held.threads.iter().zip(&facts).filter(|(_, facts)| facts.has_keys);
     refuse::unless_empty(refuse::keys(pid, process.has_keys, with_keys.map(|(thread, _)| thread.inner)))?;
     let confined = held.threads.iter().zip(&facts).map(|(thread, facts)| (thread, facts.is_confined));
-    refuse::unless_empty(landlock::found(
-        pid,
-        area,
-        (before.outsider, options.namespaces.depth()),
-        confined,
-    ))?;
+    let asked = (before.outsider, options.namespaces.depth());
+    let domain = landlock::found(pid, area, asked, confined).map_err(CutError::Refused)?;
+    if !domain.is_empty() && options.namespaces.other_mounts(pid).is_some() {
+        let why = "in a mount namespace of its own, which is not supported";
+        return Err(CutError::Refused(vec![refuse::landlock(pid, why)]));
+    }
     let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
     let flags = mapping_flags.as_ref().unwrap_or(&before.flags);
     process.attributes.protection_keys = protection_keys::ask((&host, area), &mapped, flags, &held.threads)?;
@@ -161,6 +161,7 @@ pub fn look(
         policies,
         process,
         filters,
+        domain,
         ldt,
         aio,
         status,

@@ -1,22 +1,23 @@
 //! Landlock domains (landlock(7)): what a thread has forbidden itself, and with it all that it makes and executes. A
-//! new process cannot be put into the domain of an old one, so they are refused: what was forbidden would be allowed.
+//! new process cannot be put into the domain of an old one: one that is not known is refused, as what was forbidden
+//! would be allowed.
 //!
-//! The kernel does not tell of a domain. But a thread in one may not look into a process outside of it
-//! (security/landlock/task.c, hook_ptrace_access_check), so it is asked, inside the stop, for the robust list of an
-//! [`outsider`] (get_robust_list(2), kernel/futex/syscalls.c), which it could have otherwise. Domains that the agent
-//! is in itself do not count. Where no process answers for sure, and for `check`, there is what libholdfast has noted
-//! ([`noted`]). Fails by: nothing; what is not sure is no finding.
+//! The kernel does not tell of a domain: what libholdfast has noted is made again ([`landlock_notes`]). But a thread in
+//! one may not look into a process outside of it (security/landlock/task.c, hook_ptrace_access_check), so it is asked,
+//! inside the stop, for the robust list of an [`outsider`] (get_robust_list(2), kernel/futex/syscalls.c), which it
+//! could have otherwise. Domains that the agent is in itself do not count. Where no process answers for sure, and for
+//! `check`, there is what libholdfast has noted. Fails by: nothing; what is not sure is no finding.
 
+use super::landlock_notes;
 use crate::inject::stub::Row;
 use crate::job::membership;
 use crate::refuse;
 use crate::stop::threads::Thread;
-use holdfast_abi::SharedPage;
+use holdfast_image::landlock::LandlockLayer;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::attributes;
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::procmem;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -88,21 +89,22 @@ pub fn is_confined(result: Option<&i64>) -> bool {
     result == Some(&-i64::from(libc::EPERM))
 }
 
-/// A process that has made a domain, or was forked by one that had, by libholdfast's page.
+/// Why the domain of a process could not be made again, by what libholdfast has noted.
 pub fn noted(pid: i32, tid: i32, area: &InjectArea) -> Option<Refusal> {
-    let page = Some(area.shared.0).filter(|page| *page != 0)?;
-    let count = procmem::read_u64(tid, page + SharedPage::LANDLOCK as u64).ok()?;
-    (count != 0).then(|| refuse::landlock(pid))
+    landlock_notes::domain(pid, tid, area).err().map(|why| refuse::landlock(pid, &why))
 }
 
-/// The process, or threads of it, that are in a domain. `threads`: each, and whether the call was refused to it.
-/// Inside the stop.
+/// The domain of a process; or that it, or threads of it, are in one that is not known. `threads`: each, and whether
+/// the call was refused to it. Inside the stop.
+///
+/// # Errors
+/// One could not be made again.
 pub fn found<'a>(
     pid: i32,
     area: &InjectArea,
     (outsider, depth): (Option<i32>, usize),
     threads: impl Iterator<Item = (&'a Thread, bool)>,
-) -> Vec<Refusal> {
+) -> Result<Vec<LandlockLayer>, Vec<Refusal>> {
     // A thread may have ids of its own (setuid(2) past the C library).
     let is_sure = |thread: &Thread| {
         Status::read(pid, thread.tid)
@@ -117,12 +119,21 @@ pub fn found<'a>(
             confined.push(thread.inner);
         }
     }
-    let noted = any.and_then(|tid| noted(pid, tid, area));
-    if confined.len() == all && all > 0 {
-        return vec![refuse::landlock(pid)];
+    match any.map(|tid| landlock_notes::domain(pid, tid, area)) {
+        Some(Ok(domain)) if !domain.is_empty() => return Ok(domain),
+        Some(Err(why)) => return Err(vec![refuse::landlock(pid, &why)]),
+        _ => {}
     }
-    noted.into_iter().chain(confined.into_iter().map(refuse::landlock_of_thread)).collect()
+    if confined.is_empty() {
+        return Ok(Vec::new());
+    }
+    if confined.len() == all {
+        return Err(vec![refuse::landlock(pid, UNSEEN)]);
+    }
+    Err(confined.into_iter().map(|inner| refuse::landlock_of_thread(inner, UNSEEN)).collect())
 }
+
+const UNSEEN: &str = "which libholdfast has not seen being made, so that no restart can restore it";
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

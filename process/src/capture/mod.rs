@@ -7,7 +7,8 @@
 //! * [`root`]: the root directory. * [`namespaces`]: those that it has made.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
-//! * [`landlock`], [`filters`], [`filter_counts`]: what threads have forbidden themselves. * [`ldt`]: its segments.
+//! * [`landlock`], [`landlock_notes`], [`filters`], [`filter_counts`]: what threads have forbidden themselves.
+//! * [`ldt`]: its segments.
 //! * [`aio`]: contexts of Linux AIO. * [`protection_keys`]: those that it has allocated.
 //! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
 //!   [`closed_files`]: those that no process has open.
@@ -33,6 +34,7 @@ pub mod hardlinks;
 pub mod identity;
 pub mod ipc;
 pub mod landlock;
+mod landlock_notes;
 pub mod last_pid;
 pub mod ldt;
 pub mod made_namespaces;

@@ -16,6 +16,7 @@ use holdfast_image::aio::AioContext;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::confinement::FilterRecord;
+use holdfast_image::landlock::LandlockLayer;
 use holdfast_image::record::{Inside, LayoutRecord, Limit, PosixTimer, ProcessFlags, RootFolder, Within};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -86,6 +87,8 @@ pub struct Seen {
     pub process: ProcessFacts,
     /// Seccomp filters of its own.
     pub filters: Vec<FilterRecord>,
+    /// The Landlock domain that it has made.
+    pub domain: Vec<LandlockLayer>,
     /// Its local descriptor table.
     pub ldt: Blob,
     /// Its contexts of Linux AIO.

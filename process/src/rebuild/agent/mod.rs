@@ -20,6 +20,7 @@ pub mod in_place;
 mod ipc;
 mod ipc_owner;
 mod job_control;
+mod landlock;
 mod lazy;
 mod ldt;
 mod namespaces;

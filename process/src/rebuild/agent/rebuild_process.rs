@@ -19,8 +19,8 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{
-    aio, attributes, credentials, environment, fill, filters, job_control, lazy, ldt, namespaces, own_folder,
-    proc_files, process_state, protection_keys, root, threads, tracker,
+    aio, attributes, credentials, environment, fill, filters, job_control, landlock, lazy, ldt, namespaces,
+    own_folder, proc_files, process_state, protection_keys, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
@@ -71,8 +71,8 @@ impl<'a> ProcessPlan<'a> {
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
         let pages = ProcessPages::new(pages, record.space, damaged);
         // Without its page the library could not make up for the difference (see `lazy`).
-        // What the library calls for that, filters may forbid.
-        let can_map = record.inject.shared.0 != 0 && record.filters.is_empty();
+        // What the library calls for that, filters may forbid, and a Landlock domain what it opens.
+        let can_map = record.inject.shared.0 != 0 && record.filters.is_empty() && record.domain.is_empty();
         let common = pages.shared_pages();
         let map = |segment| can_map && (lazy || Some(segment) == common);
         let served = common.filter(|_| pages.is_served());
@@ -276,6 +276,7 @@ impl<'a> ProcessBuilder<'a> {
         credentials::restore(&self.threads, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);
+        landlock::restrict(&self.threads, record)?;
         process_state::pending_and_timers(leader, self.member)?;
         filters::install(&self.threads, record, Moment::Last)?;
         restore(record, &self.memory, &self.threads)?;

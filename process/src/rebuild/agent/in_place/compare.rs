@@ -200,6 +200,10 @@ pub fn process(pair: &Pair<'_>, epoch: Epoch) -> Vec<Refusal> {
         has_no_main(now) || has_no_main(then),
         "its main thread has ended while others run, without which a rollback cannot work: restart it".into(),
     );
+    differs(
+        now.domain != then.domain,
+        format!("it has gone into a Landlock domain {since}, out of which a rollback cannot take it"),
+    );
     differs(now.ppid != then.ppid, format!("its parent has ended {since}"));
     differs(
         (now.pgid, now.sid) != (then.pgid, then.sid),
