@@ -93,6 +93,16 @@ pub fn mounts_of(all: &[NamespaceRecord], own: &[u32]) -> Option<u32> {
     own.iter().copied().find(is_one)
 }
 
+/// Whether a process goes into the one at a place before its exec: into one that belongs to the job's user namespace,
+/// an ordinary user's process has no right to go afterwards.
+pub fn is_early(all: &[NamespaceRecord], place: u32) -> bool {
+    let early = |one: &NamespaceRecord| {
+        let is_one = matches!(one.content, NamespaceContent::Uts { .. } | NamespaceContent::Network { .. });
+        one.owner.is_none() && is_one
+    };
+    all.get(place as usize).is_some_and(early)
+}
+
 /// A root directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RootFolder {

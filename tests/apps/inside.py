@@ -1,8 +1,9 @@
 """In a container: `inside.py FOLDER ROUNDS`. Writes files into a folder that only the container has, and reads them
-again; what the container has of the host stays there, too."""
+again; what the container has of the host stays there, too. What is sent in one round is received in the next."""
 
 import mmap
 import os
+import socket
 import sys
 import time
 
@@ -12,10 +13,16 @@ words = open(os.path.join(folder, "words"), "w+b")
 words.truncate(8192)
 shared = mmap.mmap(words.fileno(), 8192)
 root, here = os.stat("/").st_dev, os.stat(folder).st_dev
+server = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(server.getsockname())
+other, _ = server.accept()
+one.sendall(b"-1")
 total = 0
 for number in range(rounds):
     log.write(f"{number}\n")
     log.flush()
+    assert other.recv(20) == b"%d" % (number - 1)
+    one.sendall(b"%d" % number)
     shared[number % 8192] = number % 256
     with open(os.path.join(folder, f"file{number % 7}"), "w") as file:
         file.write(str(total))

@@ -37,6 +37,14 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
     pid_namespaces::of(pid, own, job)?;
     let differing = own.differing(job);
     let user = if differing.contains(&"user") { own.inode("user") } else { None };
+    let job_user = job.inode("user");
+    // Of a user namespace in which none of the job is (`list` sees to that), as `bwrap --dev` has one: who is below has
+    // no rights over what belongs to it, nor over what belongs to the job's.
+    let between = match user.map(|_| owner(pid, "user")).transpose() {
+        Ok(Some(None)) => return Ok(Vec::new()), // it has ended
+        Ok(above) => above.flatten().filter(|above| job_user != Some(*above)),
+        Err(error) => return Err(format!("its user namespace: {error}")),
+    };
     let mut found = Vec::new();
     let made = MADE_ANEW.into_iter().filter(|kind| *kind != PID_NAME);
     for kind in made.filter(|kind| differing.contains(kind)) {
@@ -44,11 +52,13 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
         let Some(above) = owner(pid, kind).map_err(|error| format!("its {kind} namespace: {error}"))? else {
             return Ok(Vec::new()); // it has ended
         };
-        let owner = Some(above).filter(|above| job.inode("user") != Some(*above));
         if kind == "user" {
-            found.push(Other { kind, inode, owner: None, below: owner });
+            found.push(Other { kind, inode, owner: None, below: between });
             continue;
         }
+        // System V objects are made when a process has no right to go into such a one any more.
+        let is_between = kind != "ipc" && between == Some(above);
+        let owner = Some(above).filter(|above| job_user != Some(*above) && !is_between);
         if owner.is_some() && owner != user {
             return Err(format!(
                 "its {kind} namespace belongs to a user namespace that is neither its own nor its job's, which is not \

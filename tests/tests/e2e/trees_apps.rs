@@ -279,8 +279,8 @@ cases! {
     fakeroot: Case::of("fakeroot", &["/usr/bin/fakeroot", "/bin/bash", "@owners.sh"], &["/usr/bin/fakeroot"])
         .of_root("in a user namespace chown(2) to an unknown id fails with EINVAL: it ignores EPERM only").long();
     pytorch: python("PyTorch DataLoader", &["@loader.py"], &[TORCH]).long();
-    bwrap: Case::of("bwrap", &["/usr/bin/bwrap", "--dev-bind", "/", "/", "--ro-bind", "/usr", "/usr", "--tmpfs", "/mnt",
-        PYTHON, "@inside.py", "/mnt", &turns(200)], &["/usr/bin/bwrap"]);
+    bwrap: Case::of("bwrap", &["/usr/bin/bwrap", "--bind", "/", "/", "--ro-bind", "/usr", "/usr", "--dev", "/dev",
+        "--unshare-net", "--tmpfs", "/mnt", PYTHON, "@inside.py", "/mnt", &turns(200)], &["/usr/bin/bwrap"]);
     ch_run: charliecloud();
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     tmux_with_an_emptied_folder: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux", "40", "temporary"],

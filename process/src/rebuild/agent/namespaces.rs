@@ -10,7 +10,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::ReadyMessage;
 use crate::rebuild::job::Member;
 use crate::rebuild::kept_fds::{self, SharedObject};
-use holdfast_image::namespaces::{mounts_of, user_of};
+use holdfast_image::namespaces::{is_early, mounts_of, user_of};
 use std::collections::BTreeMap;
 
 /// Goes into them, in their order, and closes all that were handed down.
@@ -33,9 +33,10 @@ pub fn join(
         let count = rights.more_groups.len() as u64;
         batch.row(Row::new(libc::SYS_setgroups, &[count, groups]), Need::May);
     }
-    // Into that of its mounts it went before its exec.
+    // Into that of its mounts it went before its exec, and into some others.
     let mounts = mounts_of(all, &member.own.namespaces);
-    for place in member.own.namespaces.iter().filter(|place| Some(**place) != mounts) {
+    let is_left = |place: &&u32| Some(**place) != mounts && !is_early(all, **place);
+    for place in member.own.namespaces.iter().filter(is_left) {
         let need = Need::Must("go into the namespace at descriptor", number(*place as usize));
         batch.call(libc::SYS_setns, &[number(*place as usize), 0], need)?;
     }

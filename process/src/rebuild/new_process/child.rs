@@ -162,6 +162,7 @@ impl NewProcess<'_> {
         if index == 0 {
             handshake::send(&self.report, &Message::Ready);
         }
+        made.namespaces().enter_early(&member.job.record.made_namespaces, &own.namespaces)?;
         if let Some((mounts, folder)) = apart {
             made.namespaces().enter_mounts(mounts, folder.as_fd())?;
         }

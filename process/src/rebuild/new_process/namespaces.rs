@@ -11,7 +11,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
 use crate::rebuild::paths::Opener;
-use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord, user_of};
+use holdfast_image::namespaces::{IdMaps, IdRange, NamespaceContent, NamespaceRecord, is_early, user_of};
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::{at, attributes, clone, fd, namespaces, objects, spawn};
 use std::collections::HashMap;
@@ -119,6 +119,19 @@ impl MadeNamespaces {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Has the calling process be in those of its own that it goes into before its exec.
+    ///
+    /// # Errors
+    /// The restart lacks the right to it.
+    pub fn enter_early(&self, all: &[NamespaceRecord], own: &[u32]) -> Result<(), RebuildError> {
+        for place in own.iter().filter(|place| is_early(all, **place)) {
+            let none = || RebuildError::Image(format!("there is no namespace {place}"));
+            namespaces::join(self.get(*place).ok_or_else(none)?.as_fd())
+                .map_err(RebuildError::io("going into a namespace of the program"))?;
         }
         Ok(())
     }
