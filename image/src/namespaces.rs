@@ -41,6 +41,8 @@ pub enum NamespaceContent {
         /// The device is up.
         up: bool,
     },
+    /// cgroup_namespaces(7), whose root is the control group that its processes are in.
+    Cgroup,
     /// mount_namespaces(7).
     Mount(MountTree),
 }

@@ -14,6 +14,7 @@ use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::mounts;
+use crate::capture::pid_namespaces::{self, Inits};
 use crate::capture::shared_memory;
 use crate::capture::written_files::{self, Saving};
 use crate::capture::{aio, contents, cwd, ipc, landlock, own_folder, sysv_shm};
@@ -230,11 +231,24 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
         found.extend(own.into_iter().map(|refusal| (pid, refusal)));
     }
     found.extend(files(options, &open)?);
+    found.extend(without_init(options, &open));
     if !options.only_protected {
         found.extend(attached(&open));
     }
     found.extend(strangers.into_iter().chain(hidden(options)?).map(|pid| (pid, refuse::stranger(pid))));
     Ok(found)
+}
+
+/// Those in a pid namespace whose process 1 is not of the job. What else is wrong with one is found with it.
+fn without_init(options: &CheckOptions, open: &[Open<'_>]) -> Vec<Found> {
+    let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
+    let of = |one: &Open<'_>| {
+        pid_namespaces::of(one.pid, &Namespaces::of(one.pid, one.live), &of_job).unwrap_or_default()
+    };
+    let all: Vec<_> = open.iter().map(of).collect();
+    let inits = Inits::of(all.iter().zip(open).map(|(of, one)| (of, one.inner_pid, one.pid)));
+    let lacking = open.iter().zip(&all).filter(|(_, of)| inits.lack(of));
+    lacking.map(|(one, _)| (one.pid, refuse::process(one.pid, pid_namespaces::NO_INIT))).collect()
 }
 
 /// Everything but open files. `None`: it cannot be looked into, and that is found.

@@ -26,7 +26,7 @@ const KINDS: [(&str, &str); 8] = [
 const PID: &str = "pid_for_children";
 
 /// Kinds of which a restart makes others than the job's anew.
-pub const MADE_ANEW: [&str; 6] = ["uts", "ipc", "network", "user", MOUNT, PID_NAME];
+pub const MADE_ANEW: [&str; 7] = ["uts", "ipc", "network", "user", "cgroup", MOUNT, PID_NAME];
 /// What [`KINDS`] calls pid namespaces.
 pub const PID_NAME: &str = "pid";
 const MOUNT: &str = "mount";

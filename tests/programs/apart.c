@@ -1,6 +1,6 @@
 /* A program, or a child of it, in namespaces that it has made: `apart KIND ROUNDS`
  * KIND: names (uts), objects (ipc), loopback (network), root (user: root inside), same (user: the same ids),
- * all (all four, root inside), threads (as root, with a thread), child (all, in a child) */
+ * all (all four and cgroup, root inside), threads (as root, with a thread), child (all, in a child) */
 #include "apart.h"
 #include <grp.h>
 #include <net/if.h>
@@ -45,7 +45,7 @@ static void ipc_objects(void) { leave(CLONE_NEWIPC, 0, 0); }
 static void loopback(void) { leave(CLONE_NEWNET, 0, 0); }
 static void as_root(void) { leave(CLONE_NEWUSER, 0, 0); }
 static void as_before(void) { leave(CLONE_NEWUSER, geteuid(), getegid()); }
-static void all(void) { leave(CLONE_NEWUSER | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET, 0, 0); }
+static void all(void) { leave(CLONE_NEWUSER | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWCGROUP, 0, 0); }
 
 /* What has a namespace of its own is as it was left, and what has none is the host's. */
 static void look(UNUSED long round)
@@ -61,6 +61,11 @@ static void look(UNUSED long round)
         CHECK(setgroups(0, NULL) != 0 && errno == EPERM);
         /* All rights inside, and none outside. */
         CHECK((sethostname(HOST, strlen(HOST)) == 0) == ((apart & CLONE_NEWUTS) != 0));
+    }
+    if (apart & CLONE_NEWCGROUP) {
+        /* In the root of all control groups. */
+        const char *line = text_of("/proc/self/cgroup");
+        for (const char *end; (end = strchr(line, '\n')) != NULL; line = end + 1) CHECK(memcmp(end - 2, ":/", 2) == 0);
     }
     if (apart & CLONE_NEWNET) {
         CHECK(strstr(text_of("/proc/self/net/dev"), "lo:") != NULL);

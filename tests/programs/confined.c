@@ -1,5 +1,5 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
- * KIND: a namespace (cgroup, pid, time; socket_file, socket, nested: what is in one), landlock, thread_uts,
+ * KIND: a namespace (pid, time; socket_file, socket, nested, deep: what is in one), landlock, thread_uts,
  * thread_strict, child_files */
 #include "apart.h"
 #include <linux/landlock.h>
@@ -60,7 +60,6 @@ static void with_socket(void)
     CHECK(waitpid(maker, NULL, 0) == maker && close(ends[0]) == 0);
 }
 
-static void cgroup(void) { leave(CLONE_NEWCGROUP); }
 static void pid(void) { leave(CLONE_NEWPID); }
 static void time_namespace(void) { leave(CLONE_NEWTIME); }
 
@@ -129,6 +128,23 @@ static void in_child(void (*confine)(void), unsigned long flags)
 }
 
 
+/* In a pid namespace within another one. */
+static void enter_deep(void)
+{
+    for (int level = 0; level < 2; level++) {
+        leave(CLONE_NEWPID);
+        pid_t inside = fork();
+        CHECK(inside >= 0);
+        if (inside > 0) {
+            while (waitpid(inside, NULL, 0) != inside) {}
+            _exit(0);
+        }
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    }
+}
+
+static void deep(void) { in_child(enter_deep, 0); }
+
 static void user(void)
 {
     if (unshare(CLONE_NEWUSER) != 0) not_here("unshare");
@@ -144,8 +160,9 @@ static void nested(void)
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
 
 static const struct kind kinds[] = {
-    {"cgroup", cgroup, NULL}, {"pid", pid, NULL}, {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
-    {"socket_file", socket_file, NULL}, {"nested", nested, NULL}, {"thread_uts", thread_uts, NULL},
+    {"pid", pid, NULL}, {"time", time_namespace, NULL}, {"socket", with_socket, NULL},
+    {"socket_file", socket_file, NULL}, {"nested", nested, NULL}, {"deep", deep, NULL},
+    {"thread_uts", thread_uts, NULL},
     {"thread_strict", thread_strict, NULL},
     {"landlock", landlock, NULL}, {"child_files", child_files, NULL}};
 

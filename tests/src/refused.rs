@@ -88,8 +88,9 @@ macro_rules! refused {
             socket_in_a_mount_namespace: "confined" "socket_file" "45" =>
                 "A socket in a file system that only a mount namespace of its own has",
                 refused "process" "a socket at" "in its mount namespace alone";
-            cgroup_namespace: "confined" "cgroup" "45" => "A cgroup namespace of its own",
-                refused "process" "left the namespaces of its job" "cgroup";
+            pid_namespace_in_another: "confined" "deep" "45" =>
+                "A child in a pid namespace within one of its parent",
+                refused "process" "pid namespace within one";
             pid_namespace: "confined" "pid" "45" => "A pid namespace for its children that has no process yet",
                 refused "process" "left the namespaces of its job" "pid";
             time_namespace: "confined" "time" "45" => "A time namespace for its children",

@@ -480,7 +480,7 @@ macro_rules! suite {
                     "A child in a network namespace of its own, with the addresses of its parent, connected to it";
                 apart_root: "apart" "root" => "A user namespace of its own, as root inside (unshare -Ur)";
                 apart_same: "apart" "same" => "The same, as who it was";
-                #[short] apart_all: "apart" "all" => "All four of them";
+                #[short] apart_all: "apart" "all" => "All four of them, and a cgroup namespace";
                 #[short] apart_threads: "apart" "threads" => "Threads in a user namespace of their own";
                 #[short] filters_all: "filters" "all" "25" =>
                     "Seccomp filters, one over the other, of all threads (SECCOMP_FILTER_FLAG_TSYNC)";

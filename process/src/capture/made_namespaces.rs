@@ -9,7 +9,7 @@ use super::namespaces::{self, Other};
 use super::pid_namespaces::{self, Inits, PidNamespaces};
 use crate::error::CutError;
 use crate::inject::live_thread::{BUFFERS, LiveThread};
-use crate::inject::stub::Row;
+use crate::inject::stub::{PREVIOUS, PREVIOUS_BUT_ONE, Row};
 use crate::namespaces::Namespaces;
 use crate::refuse;
 use holdfast_image::bytes::Name;
@@ -35,6 +35,11 @@ const SHOWN: &str = "a /proc of a pid namespace whose process 1 is not of the jo
                      supported";
 const BLIND: &str = "it has mapped a file without a name, and its /proc shows the pid namespace of its children, which \
                      is not supported: start `holdfast run` inside";
+/// What tells of control groups (cgroups(7)), and room for that of one in the root of all.
+const GROUPS: &[u8] = b"/proc/thread-self/cgroup\0";
+const GROUPS_LEN: usize = 2048;
+const OTHER_GROUP: &str = "its cgroup namespace has another root than its control group, or it has no /proc to tell, \
+                           which is not supported: start `holdfast run` inside";
 const SHM_INFO: u64 = 14;
 const SEM_INFO: u64 = 19;
 const MSG_INFO: u64 = 12;
@@ -85,14 +90,19 @@ pub fn ask(
     }
     let buffer = area.scratch.0 + BUFFERS;
     let at = |number: u64| buffer + number * ROOM as u64;
-    let rows = [
+    let mut rows = vec![
         Row::new(libc::SYS_uname, &[buffer]),
         Row::new(libc::SYS_shmctl, &[0, SHM_INFO, at(1)]),
         Row::new(libc::SYS_semctl, &[0, 0, SEM_INFO, at(2)]),
         Row::new(libc::SYS_msgctl, &[0, MSG_INFO, at(3)]),
     ];
-    let results = host.run(area, &rows, &mut |_| Ok(()))?;
-    let mut told = vec![0; 4 * ROOM];
+    if others.iter().any(|one| one.kind == "cgroup") {
+        procmem::write(host.thread.tid, at(4), GROUPS)?;
+        rows.extend(group_rows(at(4), at(5)));
+    }
+    let mut results = host.run(area, &rows, &mut |_| Ok(()))?;
+    let groups = results.split_off(4);
+    let mut told = vec![0; 5 * ROOM + GROUPS_LEN];
     procmem::read(host.thread.tid, buffer, &mut told)?;
     let text = |at: usize| {
         let field = &told[at..at + FIELD];
@@ -113,6 +123,8 @@ pub fn ask(
         "network" => namespaces::is_up(by)
             .map(|up| NamespaceContent::Network { up })
             .map_err(|error| refused(format!("the loopback device of its network namespace: {error}"))),
+        "cgroup" if is_root(&groups, &told[5 * ROOM..]) => Ok(NamespaceContent::Cgroup),
+        "cgroup" => Err(refused(OTHER_GROUP.into())),
         "user" => namespaces::id_maps(by).map(NamespaceContent::User).ok_or(CutError::Gone),
         _ if results.iter().any(|result| *result < 0) => {
             Err(refused("the System V objects of its ipc namespace cannot be counted".into()))
@@ -128,6 +140,24 @@ pub fn ask(
         Ok(Made { content: content(other.kind)?, other, devices: Vec::new() })
     });
     made.collect::<Result<Vec<Made>, CutError>>().map(|made| (made, pids))
+}
+
+/// Calls that read in which control groups the caller is, as it sees them. `path`: where [`GROUPS`] is.
+fn group_rows(path: u64, text: u64) -> [Row; 3] {
+    let flags = u64::from((libc::O_RDONLY | libc::O_CLOEXEC).cast_unsigned());
+    let open = [i64::from(libc::AT_FDCWD).cast_unsigned(), path, flags];
+    [
+        Row::new(libc::SYS_openat, &open),
+        Row::new(libc::SYS_read, &[0, text, GROUPS_LEN as u64]).with(PREVIOUS),
+        Row::new(libc::SYS_close, &[]).with(PREVIOUS_BUT_ONE),
+    ]
+}
+
+/// Whether it is in the root of all of them.
+fn is_root(results: &[i64], text: &[u8]) -> bool {
+    let len = results.get(1).and_then(|len| usize::try_from(*len).ok()).filter(|len| *len < GROUPS_LEN);
+    let Some(text) = len.and_then(|len| text.get(..len)) else { return false };
+    !text.is_empty() && text.trim_ascii_end().split(|byte| *byte == b'\n').all(|line| line.ends_with(b":/"))
 }
 
 /// All namespaces of a job.
@@ -175,7 +205,7 @@ impl List {
                 let MountSource::Kernel { pid_namespace: Some(shown), .. } = &mut mount.source else {
                     continue;
                 };
-                let init = inits.of(*shown).and_then(|init| u64::try_from(init).ok());
+                let init = inits.named(*shown).and_then(|init| u64::try_from(init).ok());
                 *shown = init
                     .filter(|init| found.is_none_or(|before| before == *init))
                     .ok_or_else(|| format!("{}: {SHOWN}", mount.point))?;
@@ -291,6 +321,16 @@ mod tests {
         assert_eq!((list.settle(Some(&mut within)), within.namespace), (Ok(()), 1));
         let mut within = Within { namespace: 8, ..within };
         assert!(list.settle(Some(&mut within)).is_err() && list.settle(None).is_ok());
+    }
+
+    #[test]
+    fn only_who_is_in_the_root_of_all_control_groups_is_in_it() {
+        let told = |text: &str| is_root(&[3, text.len() as i64, 0], text.as_bytes());
+        assert!(told("0::/\n") && told("2:cpu:/\n1:name=systemd:/\n"));
+        assert!(!told("0::/a\n") && !told("2:cpu:/\n0::/../a\n") && !told(""));
+        assert!(
+            !is_root(&[-2, -9, -9], b"0::/\n") && !is_root(&[], b"") && !is_root(&[3, 4096, 0], b"0::/\n")
+        );
     }
 
     #[test]

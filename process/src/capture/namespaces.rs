@@ -56,8 +56,8 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
             found.push(Other { kind, inode, owner: None, below: between });
             continue;
         }
-        // System V objects are made when a process has no right to go into such a one any more.
-        let is_between = kind != "ipc" && between == Some(above);
+        // System V objects are made, and a cgroup namespace is gone into, when a process has no right to it any more.
+        let is_between = !["ipc", "cgroup"].contains(&kind) && between == Some(above);
         let owner = Some(above).filter(|above| job_user != Some(*above) && !is_between);
         if owner.is_some() && owner != user {
             return Err(format!(

@@ -65,31 +65,23 @@ pub fn ids(status: &Status) -> InnerIds {
     InnerIds { init: 0, pid: id("NStgid"), pgid: id("NSpgid"), sid: id("NSsid") }
 }
 
+/// Why a process cannot be restored whose namespace has no process 1 in the job.
+pub const NO_INIT: &str = "process 1 of its pid namespace, or of that of its children, is not of the job, which is not \
+                           supported: start `holdfast run` inside";
+
 /// Names all of them. `inodes`: of each process in turn.
 ///
 /// # Errors
 /// One has no process 1 in the job; that process, and why.
 pub fn settle(records: &mut [&mut ProcessRecord], inodes: &[PidNamespaces]) -> Result<Inits, (i32, String)> {
     let all = records.iter().zip(inodes);
-    let inits = all.filter(|(record, _)| record.inner.is_some_and(|inner| inner.pid == 1));
-    let inits = Inits(inits.filter_map(|(record, of)| Some((of.own?, record.pid))).collect());
+    let inits = Inits::of(all.map(|(one, of)| (of, one.inner.map_or(0, |inner| inner.pid), one.pid)));
     for (record, of) in records.iter_mut().zip(inodes) {
-        let missing = || {
-            (
-                record.pid,
-                format!(
-                    "process 1 of its pid namespace, or of that of its children, is not of the job, {REMEDY}"
-                ),
-            )
-        };
-        record.children_in = match of.children {
-            Some(inode) => Some(inits.of(inode).ok_or_else(missing)?),
-            None => None,
-        };
-        let named = match of.own {
-            Some(inode) => Some(inits.of(inode).ok_or_else(missing)?),
-            None => None,
-        };
+        if inits.lack(of) {
+            return Err((record.pid, NO_INIT.into()));
+        }
+        record.children_in = of.children.and_then(|inode| inits.named(inode));
+        let named = of.own.and_then(|inode| inits.named(inode));
         record.inner = record.inner.zip(named).map(|(inner, init)| InnerIds { init, ..inner });
     }
     Ok(inits)
@@ -100,9 +92,20 @@ pub fn settle(records: &mut [&mut ProcessRecord], inodes: &[PidNamespaces]) -> R
 pub struct Inits(Vec<(u64, i32)>);
 
 impl Inits {
-    /// Of one.
-    pub fn of(&self, inode: u64) -> Option<i32> {
+    /// Of all processes: where each is, its id there, and the one by which it is known.
+    pub fn of<'a>(all: impl Iterator<Item = (&'a PidNamespaces, i32, i32)>) -> Inits {
+        let inits = all.filter(|(_, inner, _)| *inner == 1);
+        Inits(inits.filter_map(|(of, _, pid)| Some((of.own?, pid))).collect())
+    }
+
+    /// That of one.
+    pub fn named(&self, inode: u64) -> Option<i32> {
         self.0.iter().find(|(known, _)| *known == inode).map(|(_, init)| *init)
+    }
+
+    /// Whether that is missing of one that a process, or its children, are in.
+    pub fn lack(&self, of: &PidNamespaces) -> bool {
+        [of.own, of.children].into_iter().flatten().any(|inode| self.named(inode).is_none())
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
         let none = PidNamespaces::default();
         let inodes = [PidNamespaces { children: Some(7), ..none }, PidNamespaces { own: Some(7), ..none }];
         let settled = settle(&mut [&mut outside, &mut init, &mut inside], &[inodes[0], inodes[1], inodes[1]]);
-        assert_eq!(settled.map(|inits| (inits.of(7), inits.of(8))), Ok((Some(11), None)));
+        assert_eq!(settled.map(|inits| (inits.named(7), inits.named(8))), Ok((Some(11), None)));
         assert_eq!(outside.children_in, Some(11));
         assert_eq!((init.pid_namespace(), inside.pid_namespace()), (Some(11), Some(11)));
         assert!(settle(&mut [&mut outside, &mut inside], &inodes).is_err_and(|(pid, _)| pid == 10));

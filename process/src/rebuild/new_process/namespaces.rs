@@ -211,6 +211,7 @@ fn kind(content: &NamespaceContent) -> (&'static str, i32) {
         NamespaceContent::Uts { .. } => ("uts", libc::CLONE_NEWUTS),
         NamespaceContent::Ipc => ("ipc", libc::CLONE_NEWIPC),
         NamespaceContent::Network { .. } => ("net", libc::CLONE_NEWNET),
+        NamespaceContent::Cgroup => ("cgroup", libc::CLONE_NEWCGROUP),
         NamespaceContent::Mount(_) => ("mnt", libc::CLONE_NEWNS),
     }
 }
