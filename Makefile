@@ -93,7 +93,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
-.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm podman gpu gpu-bare userland chroot
+.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm podman kernel gpu gpu-bare userland chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -146,11 +146,20 @@ podman: build ## jobs in Podman's containers, of root and rootless, with its sec
 	@if HOLDFAST_TEST_PACKAGES=python3,redis-server tests/chroot/base $(CHROOT)/podman; then \
 	tests/podman/run.py $(RELEASE) $(CHROOT)/podman; else echo "SKIPPED: there is no fresh Debian"; fi
 
+kernel: build ## on the newest kernel and C library that Debian has, in a machine of QEMU (as root; 400 MB, once)
+	@scripts/install-deps.sh kernel
+	$(SAY) "another kernel"
+	@if HOLDFAST_TEST_SUITE=trixie \
+	HOLDFAST_TEST_PACKAGES=python3,redis-server,iproute2,linux-image-cloud-amd64/trixie-backports \
+	tests/chroot/base $(CHROOT)/kernel; then tests/qemu/run.py $(RELEASE) $(CHROOT)/kernel; \
+	else echo "SKIPPED: there is no fresh Debian"; fi
+
 slurm: build ## the README's batch script under Slurm itself (root, packages slurm-wlm and munge): ten minutes
 	$(SAY) "Slurm"
 	@tests/slurm/run.py $(RELEASE)
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage slurm podman chroot nvcc gpu-bare userland build stand-in
+test-full: deps check unit loom miri deny fuzz-check s3 garage slurm podman kernel chroot nvcc gpu-bare userland
+test-full: build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy

@@ -5,6 +5,7 @@
 #   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
 #   scripts/install-deps.sh figure4  the build, and what `make bench-figure4` needs
 #   scripts/install-deps.sh flush    the build, and what `make bench-flush` needs
+#   scripts/install-deps.sh kernel   a machine with another kernel, of `make kernel`
 #   scripts/install-deps.sh podman   containers, of `make podman`
 #   scripts/install-deps.sh suites   the suites that others wrote, of `make support`
 #   scripts/install-deps.sh trees    what `make test` needs, and the large programs of tests/tests/e2e/trees_apps.rs
@@ -31,6 +32,9 @@ if [ "${1:-all}" = figure4 ]; then
     need lammps lmp
 elif [ "${1:-all}" = flush ]; then
     need fio fio
+elif [ "${1:-all}" = kernel ]; then
+    need qemu-system-x86 qemu-system-x86_64
+    need cpio cpio
 elif [ "${1:-all}" = podman ]; then
     need podman podman
     need runc runc
