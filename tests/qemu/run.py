@@ -109,6 +109,7 @@ def right(uid, name, program, more, wanted):
         return subprocess.Popen(as_user(uid) + ["/kit/holdfast", *words], env=env, cwd=work, **options)
     text = lambda file: open(f"{work}/{file}").read()
     out, err = open(work + "/out", "w"), open(work + "/err", "w")
+    [os.chown(f"{work}/{name}", uid, uid) for name in ("out", "err")]
     front = holdfast(["run", "--name", "job", "--", *program], stdout=out, stderr=err)
     if wanted:
         until(lambda: text("out"))
@@ -134,6 +135,7 @@ for uid in (0, 1000):
     env = dict(os.environ, HOME="/tmp")
     seen = subprocess.run(as_user(uid) + ["/kit/holdfast", "doctor"], capture_output=True, text=True, env=env)
     say(f"doctor, user {uid}: status {seen.returncode}")
+    [say("  " + line) for line in seen.stdout.splitlines() if seen.returncode]
     for name, program, more, wanted in ROWS:
         try:
             why = right(uid, name, program, more, wanted)

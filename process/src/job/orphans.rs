@@ -238,14 +238,16 @@ impl Orphans {
         if self.marks.are_in(environment) {
             return self.is_beside(pid);
         }
-        if Marks::name_a_job(environment) {
+        // A descendant of the program began after it: what is older is not looked into, on a host with many processes.
+        let is_older = self.program.is_some_and(|program| !is_younger(pid, program));
+        if is_older || Marks::name_a_job(environment) {
             return false;
         }
         match self.page.of_process(pid) {
             Says::Socket(path) => self.marks.have_socket(&path) && self.is_beside(pid),
             Says::Nothing => {
-                let may_be = self.program.is_some_and(|program| is_younger(pid, program));
-                (self.descendants.was_born(pid) || may_be && self.lineages.have(pid)) && self.is_beside(pid)
+                let is_copy = || self.program.is_some() && self.lineages.have(pid);
+                (self.descendants.was_born(pid) || is_copy()) && self.is_beside(pid)
             }
             Says::Unknown => self.may_be_hidden(pid),
         }
