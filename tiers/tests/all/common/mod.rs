@@ -348,6 +348,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         cuda: None,
         space: 0,
         filters: Vec::new(),
+        domain: Vec::new(),
         aio: Vec::new(),
         ldt: Blob::default(),
         zombies: Vec::new(),
