@@ -8,6 +8,8 @@ import sys
 import time
 
 folder, rounds = sys.argv[1], int(sys.argv[2])
+# An image may be of a moment before this, and be restarted after lines were written.
+open(os.path.join(folder, "log"), "w").close()
 log = open(os.path.join(folder, "log"), "a+")
 words = open(os.path.join(folder, "words"), "w+b")
 words.truncate(8192)
@@ -24,10 +26,10 @@ for number in range(rounds):
     assert other.recv(20) == b"%d" % (number - 1)
     one.sendall(b"%d" % number)
     shared[number % 8192] = number % 256
-    with open(os.path.join(folder, f"file{number % 7}"), "w") as file:
+    with open(os.path.join(folder, f"file{number % 7}"), "w+") as file:
         file.write(str(total))
-    total = (total * 31 + os.fstat(log.fileno()).st_size) % 1_000_003
-    with open(os.path.join(folder, f"file{number % 7}")) as file:
+        total = (total * 31 + os.fstat(log.fileno()).st_size) % 1_000_003
+        file.seek(0)
         total += len(file.read())
     names = sorted(os.listdir(folder))
     assert len(names) >= min(number + 1, 7) + 2, names
