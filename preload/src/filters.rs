@@ -209,11 +209,8 @@ fn each_allows(number: u64, calls: &[Call]) -> bool {
 /// Whether filters were over the program before it was executed, besides those of the host (`host`: how many these
 /// are): nothing is known of them. Makes calls that the loader has made, too.
 pub fn are_unknown(host: u64) -> bool {
-    let mut text = [0_u8; 4096];
-    let Ok(file) = sys::open(c"/proc/self/status", libc::O_RDONLY) else { return false };
-    let len = sys::read(file, &mut text).unwrap_or(0);
-    sys::close(file);
-    let text = text.get(..len).unwrap_or(&[]);
+    let mut room = [0_u8; 4096];
+    let Some(text) = sys::own_status(&mut room) else { return false };
     let mode = number_in(text, b"\nSeccomp:").unwrap_or(0);
     // A kernel before 5.9 does not count them.
     mode != 0 && number_in(text, b"\nSeccomp_filters:").map_or(host == 0, |count| count != host)

@@ -10,6 +10,7 @@
 //! What the program hands to a call is read only after the kernel has read it.
 #![allow(unsafe_code)]
 
+use crate::message::Text;
 use crate::{filters, shared, sys};
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -207,11 +208,12 @@ unsafe fn added(fd: usize, kind: usize, attributes: usize) -> Option<()> {
 
 /// Where a descriptor leads to.
 fn path_of(rule: &Rule, fd: c_int) -> Option<()> {
-    let mut link = [0_u8; 32];
-    let name = link_of(&mut link, fd)?;
+    let mut link = Text::<32>::new();
+    link.push(b"/proc/self/fd/").push_number(u64::try_from(fd).ok()?).push(b"\0");
     let start = usize::try_from(NOTES.taken.load(Relaxed)).ok()?;
     let room = NOTES.text.get(start..)?;
     let mut path = [0_u8; 4096];
+    let name = link.as_bytes().as_ptr().expose_provenance();
     let args = [name, path.as_mut_ptr().expose_provenance(), path.len(), 0, 0, 0];
     // SAFETY: the kernel reads a text that ends with NUL, and writes at most so many bytes.
     let len = usize::try_from(unsafe { sys::raw(libc::SYS_readlink, args) }).ok()?;
@@ -236,24 +238,6 @@ fn path_of(rule: &Rule, fd: c_int) -> Option<()> {
     Some(())
 }
 
-/// The address of `/proc/self/fd/NUMBER`, written to `text`.
-fn link_of(text: &mut [u8; 32], fd: c_int) -> Option<usize> {
-    const FOLDER: &[u8] = b"/proc/self/fd/";
-    let mut digits = [0_u8; 10];
-    let (mut rest, mut first) = (u32::try_from(fd).ok()?, digits.len());
-    loop {
-        first -= 1;
-        *digits.get_mut(first)? = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    let all = FOLDER.iter().chain(digits.get(first..)?);
-    text.iter_mut().zip(all).for_each(|(slot, byte)| *slot = *byte);
-    Some(text.as_ptr().expose_provenance())
-}
-
 /// `before`: layers that the process was in.
 fn entered(fd: usize, flags: usize, before: u64) -> Option<()> {
     let number = NOTES.layers.load(Relaxed);
@@ -272,11 +256,8 @@ fn entered(fd: usize, flags: usize, before: u64) -> Option<()> {
 
 /// Whether this is the only thread of the process.
 fn is_alone() -> bool {
-    let mut text = [0_u8; 4096];
-    let Ok(file) = sys::open(c"/proc/self/status", libc::O_RDONLY) else { return false };
-    let len = sys::read(file, &mut text).unwrap_or(0);
-    sys::close(file);
-    text.get(..len).and_then(|text| filters::number_in(text, b"\nThreads:")) == Some(1)
+    let mut room = [0_u8; 4096];
+    sys::own_status(&mut room).and_then(|text| filters::number_in(text, b"\nThreads:")) == Some(1)
 }
 
 /// How many layers the thread is in: as many fewer can be added as the kernel's limit (E2BIG). `None`: it cannot be

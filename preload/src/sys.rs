@@ -393,6 +393,14 @@ pub unsafe fn fork_quietly() -> Sys<i32> {
     unsafe { checked(libc::SYS_clone, [0; 6]) }.map(|pid| pid as i32)
 }
 
+/// What /proc/self/status says of the caller, as far as there is room for it.
+pub fn own_status(room: &mut [u8]) -> Option<&[u8]> {
+    let file = open(c"/proc/self/status", libc::O_RDONLY).ok()?;
+    let len = read(file, room).unwrap_or(0);
+    close(file);
+    room.get(..len)
+}
+
 /// Reaps a child made by [`fork_quietly`]; waits for its end. Its status, unless another has reaped it.
 pub fn reap(pid: i32) -> Option<c_int> {
     loop {

@@ -271,8 +271,8 @@ fn look_at<'a>(
     let ids: Vec<(i32, i32)> =
         others.map(|(tid, status)| (*tid, status.innermost("NSpid").unwrap_or(*tid))).collect();
     found.extend(refuse::unshared(&ids));
-    let is_moved = !Namespaces::of(live, live).differing(&of_job).is_empty();
-    found.extend(own_folder::of_threads(&ids, is_moved).err().unwrap_or_default());
+    let is_moved = || !Namespaces::of(live, live).differing(&of_job).is_empty();
+    found.extend(own_folder::of_threads(&ids, &is_moved).err().unwrap_or_default());
     if let Some(area) = area {
         found.extend(refuse::area(pid, area).filter(|_| !options.will_be_adopted(pid)));
         // The same question that the kernel asks before it lets anybody trace.

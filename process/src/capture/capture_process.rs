@@ -211,11 +211,11 @@ pub fn surroundings(
         }
     }
     // One that has its own is refused in what a restart enters by a call that allows no other user of it (setns(2)).
-    let is_moved = root.is_some() || !Namespaces::of(by, by).differing(job).is_empty();
-    let folders = own_folder::of_threads(ids, is_moved).map_err(CutError::Refused)?;
+    let is_moved = || root.is_some() || !Namespaces::of(by, by).differing(job).is_empty();
+    let folders = own_folder::of_threads(ids, &is_moved).map_err(CutError::Refused)?;
     let mut folders: HashMap<i32, OwnFolder> = folders.into_iter().collect();
     let shares_folder = own_folder::is_shared_with_parent(live);
-    refuse::unless_empty((shares_folder && is_moved).then(|| refuse::shared_folder(pid)))?;
+    refuse::unless_empty((shares_folder && is_moved()).then(|| refuse::shared_folder(pid)))?;
     Ok(Surroundings {
         shares_folder,
         cwd_within,

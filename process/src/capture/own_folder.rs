@@ -17,11 +17,15 @@ use std::fs;
 use std::io;
 
 /// The threads that have some, of these (their ids as we see them and as they do); the first has what is called the
-/// process's. What the kernel does not tell is no difference: kcmp(2) is missing in some containers.
+/// process's. What the kernel does not tell is no difference: kcmp(2) is missing in some containers. `is_moved`:
+/// whether the process is in namespaces, or has a root, that are not the job's; asked only where a thread has some.
 ///
 /// # Errors
 /// What a restart cannot make.
-pub fn of_threads(threads: &[(i32, i32)], is_moved: bool) -> Result<Vec<(i32, OwnFolder)>, Vec<Refusal>> {
+pub fn of_threads(
+    threads: &[(i32, i32)],
+    is_moved: &dyn Fn() -> bool,
+) -> Result<Vec<(i32, OwnFolder)>, Vec<Refusal>> {
     let Some((&(first, _), others)) = threads.split_first() else { return Ok(Vec::new()) };
     let shares = |one, other| have_in_common(one, other, Common::Folders).unwrap_or(true);
     let (mut found, mut refusals): (Vec<(i32, OwnFolder)>, _) = (Vec::new(), Vec::new());
@@ -29,7 +33,7 @@ pub fn of_threads(threads: &[(i32, i32)], is_moved: bool) -> Result<Vec<(i32, Ow
         let why = match of_thread(first, tid) {
             // The kernel compares: `true` where it does not tell, and then it has told nothing of these two before.
             _ if found.iter().any(|(other, _)| shares(*other, tid)) => refuse::FOLDER_OF_SOME,
-            _ if is_moved => refuse::FOLDER_IN_A_NAMESPACE,
+            _ if is_moved() => refuse::FOLDER_IN_A_NAMESPACE,
             Ok(Some(own)) => {
                 found.push((tid, own));
                 continue;

@@ -38,9 +38,7 @@ impl Lineages {
 /// Those of a process; `None`: it has none, or may not be looked into, or has ended.
 fn bytes_of(pid: i32) -> Option<Bytes> {
     let vector = proctext::record(format!("/proc/{}/auxv", procfs::shown_by(pid))).ok()?;
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
-    let (_, at) = pairs.find(|(key, _)| *key == RANDOM)?;
+    let at = procfs::auxiliary(&vector, RANDOM)?;
     let mut bytes = Bytes::default();
     procmem::read(pid, at, &mut bytes).ok()?;
     Some(bytes).filter(|bytes| *bytes != Bytes::default())

@@ -6,7 +6,7 @@
 //! rseq(2): 28 bytes and 32 in 6.3 to 6.18, 33 and 64 in 7.0). A program believes the vector that it was started with.
 
 use holdfast_image::record::{ProcessRecord, Rseq};
-use holdfast_sys::proctext;
+use holdfast_sys::{procfs, proctext};
 use std::sync::OnceLock;
 
 /// What every kernel takes.
@@ -20,12 +20,7 @@ type Kept = Option<(u64, u64)>;
 
 /// Of an auxiliary vector.
 fn kept(vector: &[u8]) -> Kept {
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    let value = |key: u64| {
-        let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
-        pairs.find(|(own, _)| *own == key).map(|(_, value)| value)
-    };
-    value(FEATURE_SIZE).zip(value(ALIGN))
+    procfs::auxiliary(vector, FEATURE_SIZE).zip(procfs::auxiliary(vector, ALIGN))
 }
 
 /// Of this host.

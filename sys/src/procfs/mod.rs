@@ -27,6 +27,13 @@ fn hex(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
 }
 
+/// A value of an auxiliary vector (`/proc/PID/auxv`, getauxval(3)) by its key.
+pub fn auxiliary(vector: &[u8], key: u64) -> Option<u64> {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+    pairs.find(|(own, _)| *own == key).map(|(_, value)| value)
+}
+
 /// What `look` finds through the first thread that has it: a main thread that has ended has no memory to look at while
 /// others run.
 ///

@@ -58,11 +58,16 @@ impl Ahead {
     }
 }
 
-/// What the next image would need; none: there is no tier, or no program yet.
+/// What the next image would need; none: there is no tier, or no program yet. What has no tier is not looked at.
 pub fn need(context: &JobContext) -> Option<Need> {
-    let tiers = context.cascade.as_ref()?.states();
+    let mut tiers = context.cascade.as_ref()?.states();
+    tiers.retain(budget::is_below);
+    if tiers.is_empty() {
+        return None;
+    }
     let Reply::Checked(checked) = ask(context, &Request::Check)? else { return None };
-    let images: Vec<ImageInfo> = context.job.images().ok()?;
+    let waits = tiers.iter().any(|tier| !tier.waiting.is_empty());
+    let images: Vec<ImageInfo> = if waits { context.job.images().ok()? } else { Vec::new() };
     let size = |epoch: Epoch| images.iter().find(|image| image.epoch == epoch).map_or(0, |image| image.bytes);
     budget::nearest(&tiers, checked.estimate?.image_bytes, &size)
 }

@@ -46,11 +46,15 @@ impl Need {
     }
 }
 
-/// What the tier needs that will have the next image first; none: there is no tier below the store.
+/// Whether a tier is below the store, and takes images.
+pub fn is_below(tier: &TierState) -> bool {
+    !tier.spec.is_store() && tier.read_only.is_none()
+}
+
+/// What the tier needs that will have the next image first; none: there is none of them ([`is_below`]).
 ///
 /// `image`: bytes of the next one. `size`: bytes that an image has added.
-pub fn nearest(tiers: &[TierState], image: u64, size: &dyn Fn(Epoch) -> u64) -> Option<Need> {
-    let below = tiers.iter().filter(|tier| !tier.spec.is_store() && tier.read_only.is_none());
+pub fn nearest(below: &[TierState], image: u64, size: &dyn Fn(Epoch) -> u64) -> Option<Need> {
     let need = |tier: &TierState| {
         let waiting = tier.waiting.iter().fold(0_u64, |sum, &epoch| {
             sum.saturating_add(match tier.activity {
@@ -61,7 +65,7 @@ pub fn nearest(tiers: &[TierState], image: u64, size: &dyn Fn(Epoch) -> u64) -> 
         let speed = tier.speed.unwrap_or(UNKNOWN).min(tier.spec.rate.unwrap_or(u64::MAX));
         Need { tier: tier.spec.name(), image, waiting, speed }
     };
-    below.map(need).min_by_key(Need::of_all)
+    below.iter().map(need).min_by_key(Need::of_all)
 }
 
 #[cfg(test)]

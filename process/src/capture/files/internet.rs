@@ -249,17 +249,24 @@ fn is_of_packets((socket_type, protocol): (i32, i32)) -> bool {
     socket_type == libc::SOCK_RAW || socket_type == libc::SOCK_DGRAM && of_datagrams.contains(&protocol)
 }
 
-/// Where a socket sends to that is connected without a port: state 1 in the tables of its kind (net/ipv4/raw.c,
-/// raw_sock_seq_show; ping.c, udp.c).
+/// Where a socket sends to that is connected without a port.
 fn unseen_peer(net: &Net, inode: u64) -> Option<SocketAddr> {
-    ["raw", "raw6", "icmp", "icmp6", "udp", "udp6", "udplite", "udplite6"].iter().find_map(|table| {
-        let text = fs::read_to_string(format!("{}/{table}", net.folder)).unwrap_or_default();
-        text.lines().find_map(|line| {
+    net.packet_peers.get_or_init(|| packet_peers(&net.folder)).get(&inode).copied()
+}
+
+/// Where the sockets of a network namespace send to that send single packets and are connected, by inode: state 1 in
+/// the tables of their kinds (net/ipv4/raw.c, raw_sock_seq_show; ping.c, udp.c). `folder`: where /proc has these.
+fn packet_peers(folder: &str) -> HashMap<u64, SocketAddr> {
+    let mut all = HashMap::new();
+    for table in ["raw", "raw6", "icmp", "icmp6", "udp", "udp6", "udplite", "udplite6"] {
+        let text = fs::read_to_string(format!("{folder}/{table}")).unwrap_or_default();
+        all.extend(text.lines().filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let is_it = words.get(9)?.parse() == Ok(inode) && words.get(3) == Some(&"01");
-            is_it.then(|| readable_address(words.get(2)?)?.parse().ok()).flatten()
-        })
-    })
+            let inode = words.get(9)?.parse::<u64>().ok().filter(|_| words.get(3) == Some(&"01"))?;
+            Some((inode, readable_address(words.get(2)?)?.parse::<SocketAddr>().ok()?))
+        }));
+    }
+    all
 }
 
 /// Whether an address is one of a single device, which `/proc` does not tell (ipv6(7), sin6_scope_id).

@@ -14,6 +14,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -33,12 +34,15 @@ pub(super) struct Net {
     unixes: OnceCell<HashMap<u64, UnixSocket>>,
     udp: OnceCell<Option<HashMap<u64, u8>>>,
     groups: OnceCell<Vec<Group>>,
+    /// Where sockets of single packets send to, by inode: `internet` reads it, once.
+    pub(super) packet_peers: OnceCell<HashMap<u64, SocketAddr>>,
 }
 
 impl Net {
     fn new(place: Option<u64>, folder: String, diag: io::Result<Diag>) -> Net {
         let asked = diag.map(|diag| (namespaces::of_socket(diag.socket()).ok(), diag));
-        Net { place, folder, asked, unixes: OnceCell::new(), udp: OnceCell::new(), groups: OnceCell::new() }
+        let (unixes, udp, groups) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Net { place, folder, asked, unixes, udp, groups, packet_peers: OnceCell::new() }
     }
 
     fn cookie(&self) -> Option<u64> {
