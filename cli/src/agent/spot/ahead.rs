@@ -4,8 +4,8 @@
 //! of the time that a notice leaves: a job without `--every`, or one that writes much, would have nothing on a tier
 //! that stays otherwise. At the notice, where there is no time for all, the images that are on their way go first: the
 //! program runs on meanwhile, and the last one needs them anyway, being an increment on them. Invariants: no image is
-//! taken ahead while an earlier one is on its way, nor within a minute of the last one. Fails by: nothing; what cannot
-//! be looked up is looked up again.
+//! taken ahead while an earlier one is on its way, nor within a minute of the last one; no answer is waited for long,
+//! as the watch must hear of the notice. Fails by: nothing; what cannot be looked up is looked up again.
 
 use super::budget::{self, Need};
 use crate::agent::context::JobContext;
@@ -18,9 +18,13 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks, and between two images.
+/// Between two looks, between two tries of one, and between two images.
 const LOOK: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_secs(4);
 const IMAGE: Duration = Duration::from_secs(60);
+/// How long the agent's answer is waited for: a look takes milliseconds, unless a process of the job hangs in the
+/// kernel.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -44,6 +48,7 @@ impl Ahead {
         if now < self.next_look.max(self.next_image) {
             return;
         }
+        self.next_look = now + AGAIN;
         let Some(need) = need(context) else { return };
         self.next_look = now + LOOK;
         if need.waiting > 0 || need.of_all() <= self.left / 2 {
@@ -52,9 +57,8 @@ impl Ahead {
         tracing::info!("an image ahead of the notice: {need}");
         // If it fails, the front tells, as of the images of `--every`.
         let wanted = Request::Checkpoint { stop: false, wait: false, wishes: Wishes::default() };
-        if ask(context, &wanted).is_some() {
-            self.next_image = Instant::now() + IMAGE;
-        }
+        let _ = ask(context, &wanted);
+        self.next_image = Instant::now() + IMAGE;
     }
 }
 
@@ -74,16 +78,16 @@ pub fn need(context: &JobContext) -> Option<Need> {
 
 /// Waits until the images that are on their way have come.
 pub fn wait_for_copies(context: &JobContext, end: Instant) {
-    const AGAIN: Duration = Duration::from_millis(200);
+    const LOOK: Duration = Duration::from_millis(200);
     while Instant::now() < end && context.cascade.as_ref().is_some_and(|cascade| cascade.is_busy()) {
-        thread::sleep(AGAIN);
+        thread::sleep(LOOK);
     }
 }
 
 fn ask(context: &JobContext, request: &Request) -> Option<Reply> {
     let agent = Agent::connect(&context.job).ok()?;
     agent.send(request).ok()?;
-    agent.receive(None).ok()?
+    agent.receive(Some(ANSWER)).ok()?
 }
 
 impl fmt::Display for Need {
