@@ -41,7 +41,9 @@ elif [ "${1:-all}" = podman ]; then
     need uidmap newuidmap
 elif [ "${1:-all}" = suites ]; then
     need stress-ng stress-ng
-    /usr/bin/python3 -c 'import test.test_os' >/dev/null 2>&1 || missing="$missing libpython3-testsuite"
+    # Named after Python's version: Debian has no package without it.
+    version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    /usr/bin/python3 -c 'import test.test_os' >/dev/null 2>&1 || missing="$missing libpython$version-testsuite"
 elif [ "${1:-all}" != build ]; then
     need g++ g++
     need gfortran gfortran

@@ -6,7 +6,7 @@
 HOLDFAST: the folder with the binary and the library. Each test of a module has to end as it ended plain: passed,
 failed or skipped. A form that differs is tried once more, beside a plain run: a test that differs there as well is
 none of ours. A line per module and form; at the end the sums, and why there was no image. Status 1: a difference.
-Needs Debian's package libpython3-testsuite; without it: SKIPPED, status 0. Called by `make support`.
+Needs Debian's package libpython3.11-testsuite; without it: SKIPPED, status 0. Called by `make support`.
 """
 import collections
 import random
@@ -171,7 +171,7 @@ def main():
     options = parsed(known)
     found = subprocess.run([PYTHON, "-c", "import test.test_os"], capture_output=True, check=False)
     if found.returncode != 0:
-        print("SKIPPED: Python's test suite is not here (libpython3-testsuite)")
+        print("SKIPPED: Python's test suite is not here (libpython3.11-testsuite)")
         return 0
     words, refused = collections.Counter(), collections.Counter()
     images = 0
