@@ -12,12 +12,13 @@ use crate::capture::files::inotify::{self, Watching};
 use crate::capture::files::{Covered, FileReader, Holder, Look, Outside};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
+use crate::capture::made_namespaces::{NESTED, are_nested};
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::mounts;
 use crate::capture::pid_namespaces::{self, Inits};
 use crate::capture::shared_memory;
 use crate::capture::written_files::{self, Saving};
-use crate::capture::{aio, contents, cwd, ipc, landlock, own_folder, sysv_shm};
+use crate::capture::{aio, contents, cwd, ipc, landlock, namespaces, own_folder, sysv_shm};
 use crate::cuda::uses;
 use crate::error::CutError;
 use crate::inject::area;
@@ -231,7 +232,7 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
         found.extend(own.into_iter().map(|refusal| (pid, refusal)));
     }
     found.extend(files(options, &open)?);
-    found.extend(without_init(options, &open));
+    found.extend(in_namespaces(options, &open));
     if !options.only_protected {
         found.extend(attached(&open));
     }
@@ -239,16 +240,22 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Those in a pid namespace whose process 1 is not of the job. What else is wrong with one is found with it.
-fn without_init(options: &CheckOptions, open: &[Open<'_>]) -> Vec<Found> {
+/// Those in a pid namespace whose process 1 is not of the job, and whether all are in user namespaces that a restart
+/// makes. What else is wrong with one is found with it.
+fn in_namespaces(options: &CheckOptions, open: &[Open<'_>]) -> Vec<Found> {
     let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
-    let of = |one: &Open<'_>| {
-        pid_namespaces::of(one.pid, &Namespaces::of(one.pid, one.live), &of_job).unwrap_or_default()
-    };
-    let all: Vec<_> = open.iter().map(of).collect();
+    let own: Vec<_> = open.iter().map(|one| Namespaces::of(one.pid, one.live)).collect();
+    let of =
+        |(one, own): (&Open<'_>, &Namespaces)| pid_namespaces::of(one.pid, own, &of_job).unwrap_or_default();
+    let all: Vec<_> = open.iter().zip(&own).map(of).collect();
     let inits = Inits::of(all.iter().zip(open).map(|(of, one)| (of, one.inner_pid, one.pid)));
     let lacking = open.iter().zip(&all).filter(|(_, of)| inits.lack(of));
-    lacking.map(|(one, _)| (one.pid, refuse::process(one.pid, pid_namespaces::NO_INIT))).collect()
+    let lacking = lacking.map(|(one, _)| (one.pid, pid_namespaces::NO_INIT));
+    let others =
+        open.iter().zip(&own).filter_map(|(one, own)| namespaces::others(one.live, own, &of_job).ok());
+    let others: Vec<_> = others.flatten().collect();
+    let nested = are_nested(others.iter()).then_some((options.pid, NESTED));
+    lacking.chain(nested).map(|(pid, why)| (pid, refuse::process(pid, why))).collect()
 }
 
 /// Everything but open files. `None`: it cannot be looked into, and that is found.

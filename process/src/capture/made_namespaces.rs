@@ -35,6 +35,9 @@ const SHOWN: &str = "a /proc of a pid namespace whose process 1 is not of the jo
                      supported";
 const BLIND: &str = "it has mapped a file without a name, and its /proc shows the pid namespace of its children, which \
                      is not supported: start `holdfast run` inside";
+/// Why [`are_nested`] is refused.
+pub const NESTED: &str = "it has processes in a user namespace and in one below that, which is not supported: start \
+                          `holdfast run` inside";
 /// What tells of control groups (cgroups(7)), and room for that of one in the root of all.
 const GROUPS: &[u8] = b"/proc/thread-self/cgroup\0";
 const GROUPS_LEN: usize = 2048;
@@ -244,6 +247,13 @@ pub fn check_maps(records: &[&ProcessRecord], all: &[NamespaceRecord]) -> Result
     }
 }
 
+/// Whether one of the namespaces that all processes of a job are in is a user namespace that another of them is below
+/// ([`NESTED`]).
+pub fn are_nested<'a>(all: impl Iterator<Item = &'a Other> + Clone) -> bool {
+    let mut below = all.clone().filter_map(|other| other.below);
+    below.any(|above| all.clone().any(|other| other.inode == above))
+}
+
 /// All of them.
 ///
 /// # Errors
@@ -262,13 +272,8 @@ pub fn list(processes: &[&[Made]]) -> Result<List, String> {
                 .into(),
         );
     }
-    let is_in = |inode: u64| all.iter().any(|made| made.other.inode == inode);
-    if all.iter().filter_map(|made| made.other.below).any(is_in) {
-        return Err(
-            "it has processes in a user namespace and in one below that, which is not supported: start `holdfast run` \
-             inside"
-                .into(),
-        );
+    if are_nested(all.iter().map(|made| &made.other)) {
+        return Err(NESTED.into());
     }
     if all.len() > MOST {
         return Err(format!("the job has made {} namespaces, and a restart makes at most {MOST}", all.len()));
