@@ -132,7 +132,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         }
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Streams(args) => commands::streams::run(args),
-        Command::Cat(args) => commands::cat::run(args),
+        Command::Cat(args) => commands::cat::run(args, root),
         Command::Report { job, output } => commands::report::run(job, output, root),
         Command::Watch { job, json } => commands::watch::run(job, *json, root),
         Command::Verify(args) => commands::verify::run(args, root),

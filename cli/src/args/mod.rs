@@ -174,12 +174,16 @@ Examples:
   holdfast streams
   holdfast streams --json sim")]
     Streams(StreamsArgs),
-    /// Print an object of a stream, beside the program that writes it; without an object: list them
+    /// Print an object of a stream, beside the program that writes it, or a variable of a job's program from its
+    /// images; without an object: list them
     #[command(after_help = "\
 Examples:
   holdfast cat sim/0                          (its objects)
   holdfast cat sim/0@12 temperature > t.bin   (of version 12)
-  holdfast cat --follow sim/0 temperature | ./analyse")]
+  holdfast cat --follow sim/0 temperature | ./analyse
+  holdfast cat --image sim                    (variables of the program of job sim)
+  holdfast cat --image sim@3 grid > grid.bin  (as image 3 has it)
+  holdfast cat --image sim --follow '*field+8M' | ./analyse")]
     Cat(CatArgs),
     /// Write a page of HTML about a job: stop times, sizes, flushes, tiers, over all its images
     #[command(after_help = "\

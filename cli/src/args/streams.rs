@@ -20,13 +20,21 @@ pub struct StreamsArgs {
 /// `holdfast cat`.
 #[derive(Debug, Args)]
 pub struct CatArgs {
-    /// Stream, and version [default: the newest]
-    #[arg(value_name = "NAME[/RANK][@V]")]
+    /// Stream, and version [default: the newest]; with --image a job, and the number of its image
+    #[arg(value_name = "NAME[/RANK][@V] | JOB[@N]")]
     pub stream: String,
-    /// Object; without it the objects are listed
+    /// Object; without it the objects are listed. With --image a variable of the program, '*POINTER+BYTES' (what a
+    /// variable points to), or 0xADDRESS+BYTES
     #[arg(value_name = "OBJECT")]
     pub object: Option<String>,
-    /// Print the object of each version from there on, as they come, until the producer has ended
+    /// Memory of a job's program, as an image has it; the program need not know of it
+    #[arg(long, conflicts_with = "streams")]
+    pub image: bool,
+    /// Of this process of the image [default: the program]
+    #[arg(long, value_name = "PID", requires = "image")]
+    pub process: Option<i32>,
+    /// Print the object of each version from there on, as they come, until the producer has ended; with --image: of
+    /// each image, until the job has ended
     #[arg(short, long, requires = "object")]
     pub follow: bool,
     /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]

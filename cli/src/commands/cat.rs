@@ -1,14 +1,16 @@
-//! `holdfast cat`: an object of a stream, beside the program that writes it.
+//! `holdfast cat`: an object of a stream, beside the program that writes it; memory of an image: `memory`.
 //!
 //! What must hold: the bytes are checked before any is printed. With `--follow` each version is printed once and whole,
 //! in their order; the stream keeps them until then.
 
 use crate::args::CatArgs;
+use crate::commands::memory;
 use crate::commands::streams::failure;
 use crate::exit::{Exit, Failure};
 use crate::report;
 use holdfast_streams::place::{self, Place};
 use holdfast_streams::reader::Reader;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two looks whether the producer is alive.
@@ -18,7 +20,10 @@ const LOOK: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// There is no such stream, version or object; its bytes are damaged.
-pub fn run(args: &CatArgs) -> Result<(), Failure> {
+pub fn run(args: &CatArgs, root: Option<&Path>) -> Result<(), Failure> {
+    if args.image {
+        return memory::run(args, root);
+    }
     let (stream, version) = match args.stream.rsplit_once('@') {
         None => (args.stream.as_str(), 0),
         Some((stream, version)) => match version.parse() {

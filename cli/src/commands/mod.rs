@@ -15,6 +15,7 @@ pub mod list;
 pub mod logs;
 pub mod look;
 pub mod man;
+mod memory;
 pub mod places;
 pub mod prune;
 mod prune_report;

@@ -16,17 +16,17 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
 
-const JOB: &str = "j";
+pub(crate) const JOB: &str = "j";
 
 /// Runs `test`; a failure is reported with what it was about.
-fn must(what: &str, result: Result<()>) {
+pub(crate) fn must(what: &str, result: Result<()>) {
     if let Err(error) = result {
         panic!("{what}: {error:#}");
     }
 }
 
 /// After the agent's death the program must end with the output of an undisturbed run, and nothing else be left.
-fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<()> {
+pub(crate) fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<()> {
     let expected = reference(app)?;
     bed.may_end()?;
     let code = shell_code(wait(front, PATIENCE + expected.took * 4).context("the end of the program")?);
@@ -208,7 +208,7 @@ fn agent_dies_while_the_program_sleeps() {
     }
 }
 
-fn all_points() -> Vec<String> {
+pub(crate) fn all_points() -> Vec<String> {
     let bed = Bed::new(User::Ordinary).expect("a bed");
     let ended = bed.say(&["__faults"]).expect("holdfast __faults");
     assert!(ended.status.success(), "{}", ended.stderr);
@@ -222,72 +222,6 @@ fn checkpoint_points() -> Vec<String> {
             .any(|begin| point.starts_with(begin))
     };
     all_points().into_iter().filter(|point| !elsewhere(point)).collect()
-}
-
-/// The agent of a restart dies at each of its points: the restart fails, the image restarts next time. When the program
-/// runs already it goes on, and its front returns how it has ended.
-#[test]
-fn agent_dies_at_each_point_of_a_restart() {
-    for (n, point) in all_points().into_iter().filter(|point| point.starts_with("seed-")).enumerate() {
-        let user = if n % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
-        must(&point, agent_dies_in_restart(user, &point));
-    }
-}
-
-fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
-    let app = App::program("pingpong", &["2000"]);
-    let Some(bed) = Bed::new(user) else { return Ok(()) };
-    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
-    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
-    bed.say(&["checkpoint", JOB])?.success()?;
-    kill_program(pid, &mut front)?;
-    bed.may_end()?;
-    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", point).spawn()?;
-    let code = shell_code(wait(&mut front, PATIENCE)?);
-    // From here on the program runs: it goes on without its agent.
-    let runs = ["seed-resuming", "seed-resumed"].contains(&point);
-    ensure!(code == 0 || !runs, "status {code}: {}", bed.text("restart.err"));
-    if runs {
-        bed.check_clean(JOB)?;
-        return Results::read(&app, &bed, code)?.check(&reference(&app)?.results);
-    }
-    if code != 0 {
-        ensure!(!bed.text("restart.err").is_empty(), "status {code} without a word");
-        bed.check_clean(JOB)?;
-    }
-    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    goes_on_without_the_agent(&bed, &app, &mut front)
-}
-
-/// What an agent has to say of its job: its lock is open to its own user. `None`: it has none yet.
-fn locked_by(bed: &Bed) -> Option<i32> {
-    fs::read_to_string(bed.job(JOB).join("lock")).ok()?.trim().parse().ok()
-}
-
-/// Told to end while it makes processes anew: the restart fails in those words, and the next one is whole.
-#[test]
-fn an_agent_that_is_told_to_end_gives_a_restart_up() -> Result<()> {
-    let app = App::program("pingpong", &["2000"]);
-    let bed = Bed::new(User::Ordinary).context("a bed")?;
-    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
-    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
-    bed.say(&["checkpoint", JOB])?.success()?;
-    let before = locked_by(&bed).context("the lock names an agent")?;
-    kill_program(pid, &mut front)?;
-    bed.may_end()?;
-    let socket = bed.job(JOB).join("agent.sock");
-    bed.until("the end of the agent", PATIENCE, || !socket.exists())?;
-    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-born+5000").spawn()?;
-    bed.until("the next agent", PATIENCE, || socket.exists() && locked_by(&bed) != Some(before))?;
-    processes::signal(locked_by(&bed).context("the lock names an agent")?, "TERM");
-    let code = shell_code(wait(&mut front, PATIENCE)?);
-    let said = bed.text("restart.err");
-    ensure!(code == 143 && said.contains("SIGTERM came before"), "status {code}: {said}");
-    bed.check_clean(JOB)?;
-    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    goes_on_without_the_agent(&bed, &app, &mut front)
 }
 
 /// The front of a job whose agent was killed removes its socket; if that was killed too, the next command does.

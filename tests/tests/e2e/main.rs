@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 mod again;
+mod cat_image;
 mod chains_apps;
 mod chains_cuda;
 mod chains_programs;
@@ -13,6 +14,7 @@ mod compression;
 mod containers;
 mod copies;
 mod crash;
+mod crash_restart;
 mod crowd;
 mod cuda;
 mod cuda_data;

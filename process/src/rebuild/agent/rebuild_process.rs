@@ -221,6 +221,7 @@ impl<'a> ProcessBuilder<'a> {
         aio::restore(leader, record, &memory)?;
         let threads = make_threads(leader, record, ready, &mut notes)?;
         own_folder::restore(leader, record, &threads)?;
+        fault::point("seed-folders");
         if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;
         }
@@ -273,10 +274,12 @@ impl<'a> ProcessBuilder<'a> {
         process_state::coredump_filter(leader.remote.tid, record);
         root::change(leader, record)?;
         filters::install(&self.threads, record, Moment::Suspended)?;
+        fault::point("seed-filtered");
         credentials::restore(&self.threads, self.member)?;
         self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);
         landlock::restrict(&self.threads, record)?;
+        fault::point("seed-restricted");
         process_state::pending_and_timers(leader, self.member)?;
         filters::install(&self.threads, record, Moment::Last)?;
         restore(record, &self.memory, &self.threads)?;
