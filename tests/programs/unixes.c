@@ -1,7 +1,8 @@
 /* Unix sockets: `unixes KIND [ROUNDS]`
  * KIND: shut (a pair of which one direction is closed), unlinked (a listener whose file was deleted), renamed (whose
  * file has another name), credentials (SO_PEERCRED, SO_PASSCRED), backlog (connections that were not accepted yet),
- * handed (descriptors that were received), buffers (sizes of the buffers, full), options */
+ * handed (descriptors that were received), buffers (sizes of the buffers, full), shrunk (a buffer that is smaller than
+ * what waits), options */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -172,6 +173,29 @@ static void buffers_round(long round)
     CHECK(errno == EAGAIN && sent >= 1000);
 }
 
+static void shrunk_prepare(void)
+{
+    make(SOCK_STREAM);
+    CHECK(fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
+}
+
+/* What waits came when the buffer was large. */
+static void shrunk_round(long round)
+{
+    static char bytes[100000];
+    int large = 150000, small = 3000, size;
+    socklen_t len = sizeof size;
+    if (round > 0) {
+        CHECK(getsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, &len) == 0 && size == 2 * small);
+        CHECK(recv(pair[1], bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes);
+        for (size_t i = 0; i < sizeof bytes; i++) CHECK(bytes[i] == (char)(round - 1 + (long)i));
+    }
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(round + (long)i);
+    CHECK(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &large, sizeof large) == 0);
+    CHECK(send(pair[0], bytes, sizeof bytes, 0) == sizeof bytes);
+    CHECK(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
+}
+
 static void options_prepare(void) { make(SOCK_STREAM); }
 static void options_round(long round)
 {
@@ -200,6 +224,7 @@ int main(int argc, char **argv)
                                         {"credentials", credentials_prepare, credentials_round},
                                         {"backlog", listen_at, backlog_round}, {"handed", handed_prepare, handed_round},
                                         {"buffers", buffers_prepare, buffers_round},
+                                        {"shrunk", shrunk_prepare, shrunk_round},
                                         {"options", options_prepare, options_round}};
     return RUN_KIND(kinds);
 }

@@ -376,6 +376,7 @@ macro_rules! suite {
                 #[short] unixes_backlog: "unixes" "backlog" => "Unix connections that were not accepted yet";
                 #[short] unixes_handed: "unixes" "handed" => "Descriptors received by SCM_RIGHTS";
                 unixes_buffers: "unixes" "buffers" => "Socket buffers of chosen sizes, full";
+                unixes_shrunk: "unixes" "shrunk" => "A socket buffer that is smaller than what waits";
                 unixes_options: "unixes" "options" => "Options of unix sockets";
                 internet_backlog: "internet" "backlog" => "TCP connections that were not accepted yet";
                 internet_group: "internet" "group" => "SO_REUSEPORT";

@@ -77,7 +77,7 @@ impl Flight<'_> {
     }
 }
 
-/// Puts back a message, or a piece of a socket pair's stream.
+/// Puts back a message.
 ///
 /// # Errors
 /// EMSGSIZE: it does not fit.

@@ -352,9 +352,11 @@ impl ObjectBuilder {
     /// What comes with an end of a pair or connection.
     fn flight<'a>(&'a self, object: &'a Object) -> Option<Flight<'a>> {
         match object {
-            Object::SocketPair { pair, data, senders, passed, marks, shut, .. } => {
+            Object::SocketPair { pair, socket_type, data, senders, passed, marks, shut, .. } => {
                 let ends = &self.pairs.get(pair)?.ends;
-                let (number, shut, put_back): (_, _, PutBack) = (*pair, *shut, send_back);
+                let stream = socket_type.cast_signed() == libc::SOCK_STREAM;
+                let put_back: PutBack = if stream { socket_buffers::refill } else { send_back };
+                let (number, shut) = (*pair, *shut);
                 Some(Flight { number, ends, data, senders, passed, marks, shut, put_back })
             }
             Object::Socket(socket) => {

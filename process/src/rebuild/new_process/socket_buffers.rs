@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 /// SO_BUF_LOCK (asm-generic/socket.h).
 const SO_BUF_LOCK: i32 = 72;
 
-/// Puts a piece of a stream on its way again, as of this sender. The receiver reads later: all must fit into the
-/// buffers.
+/// Puts a piece of a unix stream on its way again, as of this sender. The receiver reads later: all must fit into the
+/// buffer of the sender, which gets more room meanwhile. It may have been smaller than what waits: it counts memory, so
+/// that a part of a message that was read takes as much as the whole (net/unix/af_unix.c, unix_stream_read_generic),
+/// and the program may have made it smaller since.
 ///
 /// # Errors
 /// ENOBUFS: it does not fit.
@@ -25,19 +27,27 @@ pub fn refill(
     passed: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let (mut rest, mut passed, begun) = (data, passed, Instant::now());
-    while !rest.is_empty() {
+    let before = fd::socket_option(end.as_fd(), libc::SO_SNDBUF)?.cast_unsigned();
+    let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
+    let sent = loop {
+        if rest.is_empty() {
+            break Ok(());
+        }
         match scm::send_along(end.as_fd(), rest, sender, &[], passed) {
             // They come with the first byte.
             Ok(sent) => (rest, passed) = (&rest[sent..], &[]),
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => break Err(error),
+            Err(_) if begun.elapsed() > PATIENCE => break Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
             Err(_) => {
-                grow(end, data.len());
+                let room = data.len().saturating_mul(4).saturating_add(before as usize);
+                set_buffer(end, libc::SO_SNDBUF, u32::try_from(room).unwrap_or(u32::MAX));
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-    }
-    Ok(())
+    };
+    set_buffer(end, libc::SO_SNDBUF, before);
+    let _ = fd::set_socket_option(end.as_fd(), SO_BUF_LOCK, locked);
+    sent
 }
 
 /// The same of TCP, which tells of no sender and takes nothing along: the receiver gets the room.
@@ -51,13 +61,6 @@ pub fn fill(
     _: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     connection::fill(&Local::in_the_making(from), &Local::in_the_making(to), data)
-}
-
-/// Sets the buffer to so much, and leaves the size to the kernel again.
-fn grow(end: &OwnedFd, len: usize) {
-    let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
-    set_buffer(end, libc::SO_SNDBUF, u32::try_from(len.saturating_mul(4)).unwrap_or(u32::MAX));
-    let _ = fd::set_socket_option(end.as_fd(), SO_BUF_LOCK, locked);
 }
 
 /// Sets SO_SNDBUF or SO_RCVBUF as the kernel reports it (twice what is asked for), where it differs. Best effort: the
