@@ -18,8 +18,10 @@ def main():
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         print("reaper: this kernel has no subreapers", file=sys.stderr)
     command = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
-    # A terminal's signal goes to the command too, and its end is ours.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal's signal goes to the command too, and its end is ours. The others are sent by orphans to their parent,
+    # which they take for the one they had (stress-ng's do).
+    for ignored in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(command, signal.SIGTERM))
     while True:
         ended, status = os.wait()

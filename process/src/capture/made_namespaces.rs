@@ -128,7 +128,10 @@ pub fn ask(
             .map_err(|error| refused(format!("the loopback device of its network namespace: {error}"))),
         "cgroup" if is_root(&groups, &told[5 * ROOM..]) => Ok(NamespaceContent::Cgroup),
         "cgroup" => Err(refused(OTHER_GROUP.into())),
-        "user" => namespaces::id_maps(by).map(NamespaceContent::User).ok_or(CutError::Gone),
+        "user" => match namespaces::unless_ended(namespaces::id_maps(by)) {
+            Ok(maps) => maps.map(NamespaceContent::User).ok_or(CutError::Gone),
+            Err(error) => Err(refused(format!("the ids of its user namespace: {error}"))),
+        },
         _ if results.iter().any(|result| *result < 0) => {
             Err(refused("the System V objects of its ipc namespace cannot be counted".into()))
         }

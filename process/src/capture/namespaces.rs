@@ -78,7 +78,10 @@ pub fn others(pid: i32, own: &Namespaces, job: &Namespaces) -> Result<Vec<Other>
 }
 
 /// What /proc has of a process; `None`: it has ended. No other error says that there is nothing.
-fn unless_ended<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+///
+/// # Errors
+/// All others.
+pub fn unless_ended<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
@@ -113,8 +116,12 @@ fn network(pid: i32) -> Result<(), String> {
             "its network namespace has the device {name}, which no restart can make: start `holdfast run` inside"
         ));
     }
-    let text = |table: &str| fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-    match more_address(&text("fib_trie"), &text("if_inet6")) {
+    // Without IPv6 there is no second table.
+    let text = |table: &str| match unless_ended(fs::read_to_string(format!("/proc/{pid}/net/{table}"))) {
+        Ok(text) => Ok(text.unwrap_or_default()),
+        Err(error) => Err(format!("the addresses of its network namespace: {error}")),
+    };
+    match more_address(&text("fib_trie")?, &text("if_inet6")?) {
         Some(address) => Err(format!(
             "its network namespace has the address {address}, which no restart gives it: use one of 127.0.0.0/8, or \
              start `holdfast run` inside"
@@ -151,7 +158,9 @@ pub fn is_up(pid: i32) -> io::Result<bool> {
 
 /// The ids of a process must be those of who restarts, or be known in its user namespace.
 fn ids(pid: i32) -> Result<(), String> {
-    let (Some(maps), Ok(status)) = (id_maps(pid), Status::read(pid, pid)) else { return Ok(()) };
+    let failed = |error: io::Error| format!("the ids of its user namespace: {error}");
+    let Some(maps) = unless_ended(id_maps(pid)).map_err(failed)? else { return Ok(()) };
+    let Some(status) = unless_ended(Status::read(pid, pid)).map_err(failed)? else { return Ok(()) };
     let all = |key: &str| -> Vec<u32> {
         status.get(key).unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
     };
@@ -165,10 +174,17 @@ fn ids(pid: i32) -> Result<(), String> {
 }
 
 /// The maps of a process's user namespace.
-pub fn id_maps(pid: i32) -> Option<IdMaps> {
-    let ranges = |name: &str| ranges(&fs::read_to_string(format!("/proc/{pid}/{name}")).ok()?);
-    let setgroups = fs::read_to_string(format!("/proc/{pid}/setgroups")).ok()?.trim() == "allow";
-    Some(IdMaps { users: ranges("uid_map")?, groups: ranges("gid_map")?, setgroups })
+///
+/// # Errors
+/// They cannot be read: ESRCH, the process has ended, perhaps.
+pub fn id_maps(pid: i32) -> io::Result<IdMaps> {
+    let ranges = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/{name}"))?;
+        ranges(&text)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{name} says {text:?}")))
+    };
+    let setgroups = fs::read_to_string(format!("/proc/{pid}/setgroups"))?.trim() == "allow";
+    Ok(IdMaps { users: ranges("uid_map")?, groups: ranges("gid_map")?, setgroups })
 }
 
 fn ranges(text: &str) -> Option<Vec<IdRange>> {
@@ -191,7 +207,8 @@ mod tests {
         assert_eq!(ranges(text), Some(vec![of(0, 1000, 1), of(1, 100_000, 65536)]));
         assert_eq!((ranges(""), ranges("0 1"), ranges("0 a 1")), (Some(Vec::new()), None, None));
         let own = std::process::id().cast_signed();
-        assert!(id_maps(own).is_some_and(|maps| !maps.users.is_empty()));
+        assert!(id_maps(own).is_ok_and(|maps| !maps.users.is_empty()));
+        assert!(id_maps(-1).is_err());
     }
 
     #[test]

@@ -6,9 +6,8 @@
 //! waits until it is accepted.
 
 use super::networks::Net;
-use super::{FileReader, Look, Obstacle};
+use super::{FileReader, Look, Obstacle, net_tables};
 use holdfast_sys::socket::{self, TcpInfo};
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -37,11 +36,13 @@ impl FileReader<'_> {
         }
         let at = socket::local_address(taken.as_fd()).ok();
         let Some(at) = at.and_then(|at| super::sockets::canonical(&at)) else { return Ok(()) };
-        let ended = ["tcp", "tcp6"].iter().any(|table| {
-            let text = fs::read_to_string(format!("{}/{table}", net.folder)).unwrap_or_default();
-            text.lines().any(|line| is_ended(line, at.port()))
-        });
-        if ended { Err(Obstacle::Passing(ENDED.into())) } else { Ok(()) }
+        for table in ["tcp", "tcp6"] {
+            let text = net_tables::read(&net.folder, table)?;
+            if text.lines().any(|line| is_ended(line, at.port())) {
+                return Err(Obstacle::Passing(ENDED.into()));
+            }
+        }
+        Ok(())
     }
 }
 

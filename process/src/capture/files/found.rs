@@ -8,6 +8,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::record::Within;
 use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -122,6 +123,15 @@ impl Stream {
 
 /// The network namespace of a stream, its address, and that of the other end.
 pub(super) type StreamEnds = (Option<u64>, SocketAddr, SocketAddr);
+
+/// Ends of TCP connections of a network namespace: their address, and that of the other end.
+#[derive(Debug)]
+pub(super) struct TcpEnds {
+    /// A process has them.
+    pub(super) held: HashSet<(SocketAddr, SocketAddr)>,
+    /// No process has them, and they still send.
+    pub(super) closing: HashSet<(SocketAddr, SocketAddr)>,
+}
 
 /// A group that a socket has joined on an interface.
 pub(super) type Group = (u32, IpAddr);

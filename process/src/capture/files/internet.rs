@@ -4,14 +4,14 @@
 //! the other: what is still on its way cannot be seen, so inside the stop it is made to arrive first
 //! ([`crate::connection`]).
 
-use super::found::{Found, Look, Stream};
+use super::found::{Found, Look, Stream, TcpEnds};
 use super::in_flight::waiting;
 use super::networks::Net;
 use super::sockets::{
     NOT_ACCEPTED, canonical, directed, leads_outside, not_supported, peer_of, readable_address, record,
 };
 use super::urgent::Waiting;
-use super::{FileReader, Obstacle, multicast, shut};
+use super::{FileReader, Obstacle, multicast, net_tables, shut};
 use crate::connection::{self, Local, Orphan, is_shut};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketState};
@@ -19,9 +19,9 @@ use holdfast_sys::fd;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::tcp_buffers;
 use std::collections::HashMap;
-use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
 const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
@@ -56,7 +56,7 @@ impl FileReader<'_> {
             match socket::peer_address(taken.as_fd()) {
                 Ok(_) => directed(taken)?,
                 // One without ports has one all the same (inet_getname does not say it).
-                Err(_) => match unseen_peer(net, found.inode) {
+                Err(_) => match unseen_peer(net, found.inode)? {
                     Some(peer) if has_scope(&peer) => return Err(WITHOUT_PORT.into()),
                     Some(peer) => SocketState::Directed { peer: Blob(bytes_of(peer)), number: None },
                     None => SocketState::Idle,
@@ -68,7 +68,7 @@ impl FileReader<'_> {
         let mut object = record(taken, (domain, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             if socket_type != libc::SOCK_STREAM {
-                socket.options.extend(multicast::joined(net.groups(), taken, domain));
+                socket.options.extend(multicast::joined(net.groups()?, taken, domain));
                 socket.shut = Self::udp_shut(net, found, taken);
             } else {
                 socket.shut = shut::of_tcp(taken, &socket.state);
@@ -223,9 +223,23 @@ impl FileReader<'_> {
 
     /// Whether the other end has been closed, and all of what it has sent waits here, or will at a stop.
     fn is_ended(&self, own: &Stream) -> bool {
-        let will =
-            || self.look == Look::Running && closing(&own.network.1).contains_key(&(own.peer, own.local));
-        own.info.state == tcp_state::CLOSE_WAIT && is_alone(own) || will()
+        let other = (own.peer, own.local);
+        if own.info.state == tcp_state::CLOSE_WAIT {
+            // Those of other hosts are not in this one's table.
+            let here = own.peer.ip() == own.local.ip() || own.peer.ip().is_loopback();
+            if here && self.ends(own).is_some_and(|ends| !ends.held.contains(&other)) {
+                return true;
+            }
+        }
+        self.look == Look::Running && self.ends(own).is_some_and(|ends| ends.closing.contains(&other))
+    }
+
+    /// Ends of the network namespace of a connection, as they are at the first question: the table is long where there
+    /// are many connections. `None`: the kernel does not tell.
+    fn ends(&self, own: &Stream) -> Option<Rc<TcpEnds>> {
+        let mut known = self.tcp_ends.borrow_mut();
+        let ends = known.entry(own.network.0).or_insert_with(|| Some(Rc::new(ends(&own.network.1)?)));
+        ends.clone()
     }
 
     /// A duplicate of an end.
@@ -250,23 +264,24 @@ fn is_of_packets((socket_type, protocol): (i32, i32)) -> bool {
 }
 
 /// Where a socket sends to that is connected without a port.
-fn unseen_peer(net: &Net, inode: u64) -> Option<SocketAddr> {
-    net.packet_peers.get_or_init(|| packet_peers(&net.folder)).get(&inode).copied()
+fn unseen_peer(net: &Net, inode: u64) -> Result<Option<SocketAddr>, String> {
+    let all = net.packet_peers.get_or_init(|| packet_peers(&net.folder));
+    all.as_ref().map(|all| all.get(&inode).copied()).map_err(Clone::clone)
 }
 
 /// Where the sockets of a network namespace send to that send single packets and are connected, by inode: state 1 in
 /// the tables of their kinds (net/ipv4/raw.c, raw_sock_seq_show; ping.c, udp.c). `folder`: where /proc has these.
-fn packet_peers(folder: &str) -> HashMap<u64, SocketAddr> {
+fn packet_peers(folder: &str) -> Result<HashMap<u64, SocketAddr>, String> {
     let mut all = HashMap::new();
     for table in ["raw", "raw6", "icmp", "icmp6", "udp", "udp6", "udplite", "udplite6"] {
-        let text = fs::read_to_string(format!("{folder}/{table}")).unwrap_or_default();
+        let text = net_tables::read(folder, table)?;
         all.extend(text.lines().filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let inode = words.get(9)?.parse::<u64>().ok().filter(|_| words.get(3) == Some(&"01"))?;
             Some((inode, readable_address(words.get(2)?)?.parse::<SocketAddr>().ok()?))
         }));
     }
-    all
+    Ok(all)
 }
 
 /// Whether an address is one of a single device, which `/proc` does not tell (ipv6(7), sin6_scope_id).
@@ -296,6 +311,14 @@ struct Line {
     inode: u64,
 }
 
+impl Line {
+    /// No process has it, and it still sends. What a listener has not given out yet has no process either, but has not
+    /// sent its last.
+    fn is_closing(&self) -> bool {
+        self.inode == 0 && is_shut(self.state)
+    }
+}
+
 /// All TCP sockets of a network namespace, of which /proc tells in this folder. `None`: they are not told.
 fn table(folder: &str) -> Option<Vec<Line>> {
     let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
@@ -311,24 +334,24 @@ fn table(folder: &str) -> Option<Vec<Line>> {
     };
     let mut all = Vec::new();
     for table in ["tcp", "tcp6"] {
-        let text = fs::read_to_string(format!("{folder}/{table}")).ok()?;
+        let text = net_tables::read(folder, table).ok()?;
         all.extend(text.lines().skip(1).filter_map(line));
     }
     Some(all)
 }
 
-/// Ends that no process has and that still send, by their ends: how much of it. What a listener has not given out yet
-/// has no process either, but has not sent its last.
+/// Ends that no process has and that still send, by their ends: how much of it.
 fn closing(folder: &str) -> HashMap<(SocketAddr, SocketAddr), u64> {
-    let sends = |line: &Line| line.inode == 0 && is_shut(line.state);
-    table(folder).unwrap_or_default().into_iter().filter(sends).map(|line| (line.ends, line.queued)).collect()
+    let all = table(folder).unwrap_or_default().into_iter();
+    all.filter(Line::is_closing).map(|line| (line.ends, line.queued)).collect()
 }
 
-/// Whether the other end of a connection of this host has been closed: the kernel finishes it alone, or has done so.
-fn is_alone(own: &Stream) -> bool {
-    let here = own.peer.ip() == own.local.ip() || own.peer.ip().is_loopback();
-    let is_held = |line: &Line| line.ends == (own.peer, own.local) && line.inode != 0;
-    here && table(&own.network.1).is_some_and(|all| !all.iter().any(is_held))
+/// Those of a network namespace; `None`: the kernel does not tell.
+fn ends(folder: &str) -> Option<TcpEnds> {
+    let all = table(folder)?;
+    let held = all.iter().filter(|line| line.inode != 0).map(|line| line.ends).collect();
+    let closing = all.iter().filter(|line| line.is_closing()).map(|line| line.ends).collect();
+    Some(TcpEnds { held, closing })
 }
 
 /// Whether all that was sent at this end has come to the other. The end of the stream counts as one byte received.

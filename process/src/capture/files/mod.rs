@@ -18,6 +18,7 @@ pub mod inotify;
 mod internet;
 mod locks;
 mod multicast;
+mod net_tables;
 mod networks;
 mod objects;
 mod obstacle;
@@ -42,7 +43,7 @@ use crate::cuda::uses;
 use crate::inject::copied_files;
 use crate::namespaces::Namespaces;
 use crate::thread_pool;
-use found::{Found, Stream, StreamEnds};
+use found::{Found, Stream, StreamEnds, TcpEnds};
 use holdfast_image::record::{
     Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, PosixQueue, Pty,
 };
@@ -57,6 +58,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 pub use covered::Covered;
 pub use found::{Holder, Look, Outside};
@@ -94,6 +96,8 @@ pub struct FileReader<'a> {
     streams: OnceCell<HashMap<u64, Stream>>,
     /// Their inodes, by the address here and there.
     stream_ends: OnceCell<HashMap<StreamEnds, u64>>,
+    /// Ends of TCP connections, the program's and others, by network namespace, once they were asked for.
+    tcp_ends: RefCell<HashMap<Option<u64>, Option<Rc<TcpEnds>>>>,
     /// What shared mappings cover of files without a name.
     covered: Covered,
     /// Files without a name so far.
@@ -144,6 +148,7 @@ impl<'a> FileReader<'a> {
             nets: OnceCell::new(),
             streams: OnceCell::new(),
             stream_ends: OnceCell::new(),
+            tcp_ends: RefCell::default(),
             covered: Covered::default(),
             nameless: RefCell::default(),
             queues: RefCell::default(),

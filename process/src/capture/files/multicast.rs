@@ -6,10 +6,10 @@
 //! number.
 
 use super::found::Group;
+use super::net_tables;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketOption;
 use holdfast_sys::socket;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -34,11 +34,13 @@ pub(super) fn joined(all: &[Group], taken: &OwnedFd, domain: i32) -> Vec<SocketO
 }
 
 /// All of a network namespace, of which /proc tells in this folder.
-pub(super) fn of_network(folder: &str) -> Vec<Group> {
-    let text = |file: &str| fs::read_to_string(format!("{folder}/{file}")).unwrap_or_default();
-    let mut all = of_ipv4(&text("igmp"));
-    all.extend(of_ipv6(&text("igmp6")));
-    all
+///
+/// # Errors
+/// Names the table that cannot be read.
+pub(super) fn of_network(folder: &str) -> Result<Vec<Group>, String> {
+    let mut all = of_ipv4(&net_tables::read(folder, "igmp")?);
+    all.extend(of_ipv6(&net_tables::read(folder, "igmp6")?));
+    Ok(all)
 }
 
 /// Whether it is a member, and of which sources it hears.
@@ -129,7 +131,11 @@ mod tests {
         assert_eq!(options.len(), 1, "no filter of sources");
         assert!(membership(&member, (loopback, other.into())).is_empty());
         let of_all = |socket: &OwnedFd| -> Vec<SocketOption> {
-            of_network("/proc/self/net").into_iter().flat_map(|group| membership(socket, group)).collect()
+            of_network("/proc/self/net")
+                .unwrap()
+                .into_iter()
+                .flat_map(|group| membership(socket, group))
+                .collect()
         };
         assert!(of_all(&member).contains(&options[0]));
         let again = OwnedFd::from(UdpSocket::bind("0.0.0.0:0").unwrap());

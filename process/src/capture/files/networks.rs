@@ -33,9 +33,9 @@ pub(super) struct Net {
     asked: io::Result<(Option<u64>, Diag)>,
     unixes: OnceCell<HashMap<u64, UnixSocket>>,
     udp: OnceCell<Option<HashMap<u64, u8>>>,
-    groups: OnceCell<Vec<Group>>,
+    groups: OnceCell<Result<Vec<Group>, String>>,
     /// Where sockets of single packets send to, by inode: `internet` reads it, once.
-    pub(super) packet_peers: OnceCell<HashMap<u64, SocketAddr>>,
+    pub(super) packet_peers: OnceCell<Result<HashMap<u64, SocketAddr>, String>>,
 }
 
 impl Net {
@@ -78,8 +78,12 @@ impl Net {
     }
 
     /// Multicast groups that a socket in it has joined.
-    pub(super) fn groups(&self) -> &[Group] {
-        self.groups.get_or_init(|| multicast::of_network(&self.folder))
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) fn groups(&self) -> Result<&[Group], String> {
+        let groups = self.groups.get_or_init(|| multicast::of_network(&self.folder));
+        groups.as_deref().map_err(Clone::clone)
     }
 }
 
