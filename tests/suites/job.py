@@ -93,8 +93,12 @@ class Job:
         self.sessions.append(self.front.pid)
 
     def ask(self, *words):
-        return subprocess.run([*self.lower, f"{self.holdfast}/holdfast", *words], capture_output=True, text=True,
-                              env=self.environment, cwd=self.folder, timeout=self.limit, check=False)
+        command = [*self.lower, f"{self.holdfast}/holdfast", *words]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, env=self.environment, cwd=self.folder,
+                                  timeout=self.limit, check=False)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 124, "", f"no answer in {self.limit} s")
 
     def checkpoint(self, *words):
         """Whether there is an image; else why not, counted in `refused`."""
