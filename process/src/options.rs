@@ -2,6 +2,7 @@
 
 use crate::capture::contents::Contents;
 use crate::freeze::guard::GuardOptions;
+use crate::gang::Gang;
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use holdfast_image::PageCount;
@@ -89,6 +90,8 @@ pub struct CutOptions {
     pub contents: Option<Arc<Contents>>,
     /// Processes whose CUDA state the driver has brought into their memory ([`crate::cuda`]), by their ids.
     pub cuda: BTreeMap<i32, CudaRecord>,
+    /// The members of a gang: all of them make this cut together.
+    pub gang: Option<Arc<dyn Gang>>,
 }
 
 impl Default for CutOptions {
@@ -115,6 +118,7 @@ impl Default for CutOptions {
             lose_connections: false,
             contents: None,
             cuda: BTreeMap::new(),
+            gang: None,
         }
     }
 }

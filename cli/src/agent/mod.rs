@@ -381,6 +381,7 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
         environment: args.env.clone(),
+        gang: None,
     };
     let begun = SystemTime::now();
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));

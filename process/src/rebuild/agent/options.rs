@@ -1,5 +1,6 @@
 //! What a restart is asked for in the agent, and what comes of it.
 
+use crate::gang::Gang;
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
@@ -28,6 +29,8 @@ pub struct RebuildOptions {
     pub saved_dir: PathBuf,
     /// Entries that all processes have in their environment from now on, `NAME=VALUE`.
     pub environment: Vec<CString>,
+    /// The members of a gang: all of them make this restart together.
+    pub gang: Option<Arc<dyn Gang>>,
 }
 
 impl RebuildOptions {
