@@ -22,6 +22,7 @@ mod exit;
 mod file_system;
 mod front;
 mod front_link;
+mod gang;
 mod helper;
 mod html;
 mod inherited_fds;

@@ -88,6 +88,13 @@ pub fn refuse_objects(name: &str) -> Result<(), Failure> {
 /// A job that is not there, with the name that may have been meant.
 fn like_another(store: &Store, error: StoreError) -> Failure {
     let StoreError::NotAJob { name, .. } = &error else { return error.into() };
+    if matches!(store.gang_folder(name), Ok(Some(_))) {
+        let message = format!(
+            "{name} is a gang, whose members are jobs: name one of them, {name}.0 and so on (`holdfast list {name}` \
+             shows the images of the gang)"
+        );
+        return Failure::new(Exit::Refused, message);
+    }
     let all = store.jobs().unwrap_or_default();
     let Some(near) = nearest(name, &all) else { return error.into() };
     let message = format!("no job {name:?} in {}; did you mean {near:?}?", store.root().display());

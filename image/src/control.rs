@@ -147,6 +147,9 @@ pub enum Reply {
         stop_ns: u64,
         /// Whether the image is committed already.
         committed: bool,
+        /// The image of the gang that it is a part of.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gang_image: Option<u64>,
     },
     /// The program goes on from an image, in its own processes.
     RolledBack(RolledBack),

@@ -34,6 +34,10 @@ pub enum Phase {
     Drained,
     /// The cut has all that it needs of the stopped processes.
     Captured,
+    /// Its image is committed.
+    Committed,
+    /// The image of the gang is there, or why not is known.
+    Named,
     /// At a restart: all addresses at which a connection between members is made anew can be connected to.
     Listening,
     /// All connections between members are there, with what was on its way.
@@ -42,14 +46,31 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in their order.
-    pub const ALL: [Phase; 6] = [
+    pub const ALL: [Phase; 8] = [
         Phase::Prepared,
         Phase::Stopped,
         Phase::Drained,
         Phase::Captured,
+        Phase::Committed,
+        Phase::Named,
         Phase::Listening,
         Phase::Connected,
     ];
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Prepared => "prepared",
+            Phase::Stopped => "stopped",
+            Phase::Drained => "drained",
+            Phase::Captured => "captured",
+            Phase::Committed => "committed",
+            Phase::Named => "told of the image of the gang",
+            Phase::Listening => "listening",
+            Phase::Connected => "connected",
+        })
+    }
 }
 
 /// Why a meeting did not come about.

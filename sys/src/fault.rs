@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
-/// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then that of a page
-/// server, those of programs that use CUDA, and those of a rollback, of which `rollback-changed` can fail as well.
+/// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then those of a gang,
+/// that of a page server, those of programs that use CUDA, and those of a rollback, of which `rollback-changed` can fail as well.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",
@@ -53,6 +53,12 @@ pub const POINTS: &[&str] = &[
     "fetch-piece",
     "fetch-segment",
     "fetch-manifest",
+    "gang-gathered",
+    "gang-prepared",
+    "gang-committed",
+    "gang-all-committed",
+    "gang-named",
+    "gang-known",
     "pages-ready",
     "cuda-data-away",
     "cuda-keeper-asked",

@@ -3,6 +3,7 @@
 //! ```text
 //! STORE/JOB/                what a job of `holdfast run` has
 //! STORE/objects/SET/RANK/   what a rank of a program has put itself: a job whose name is "objects/SET/RANK"
+//! STORE/.gangs/GANG/        what the jobs GANG.0, GANG.1, ... of several hosts have in common: no job
 //! ```
 //! Called by every command. Invariants: the store and its jobs belong to the caller and no other user may write to
 //! them, because what is read from them becomes a running program. Root puts none into the home folder of another user
@@ -112,6 +113,51 @@ impl Store {
         Ok(folder)
     }
 
+    /// Names of all gangs, sorted.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn gangs(&self) -> Result<Vec<String>, StoreError> {
+        let mut gangs = folders(&self.root.join(GANGS))?;
+        gangs.retain(|gang| check_part(gang));
+        gangs.sort_unstable();
+        Ok(gangs)
+    }
+
+    /// The folder of a gang, if there is one of this name.
+    ///
+    /// # Errors
+    /// It cannot be looked at, or is not ours alone.
+    pub fn gang_folder(&self, gang: &str) -> Result<Option<PathBuf>, StoreError> {
+        let folder = self.root.join(GANGS).join(gang);
+        if !check_part(gang) {
+            return Ok(None);
+        }
+        match fs::symlink_metadata(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(StoreError::io("look at", &folder))?,
+        };
+        files::check_folder(&self.root.join(GANGS))?;
+        files::check_folder(&folder)?;
+        Ok(Some(folder))
+    }
+
+    /// The same, made if it is not there.
+    ///
+    /// # Errors
+    /// The name is no job name; it cannot be made, or is not ours alone.
+    pub fn make_gang_folder(&self, gang: &str) -> Result<PathBuf, StoreError> {
+        if !check_part(gang) {
+            return Err(StoreError::BadName { name: gang.to_owned() });
+        }
+        let (all, folder) = (self.root.join(GANGS), self.root.join(GANGS).join(gang));
+        files::make_folder(&all)?;
+        files::sync_folder(&self.root)?;
+        files::make_folder(&folder)?;
+        files::sync_folder(&all)?;
+        Ok(folder)
+    }
+
     /// Whether a job was called so before the name meant something.
     fn is_old_job(&self, name: &str) -> bool {
         self.root.join(name).join("job.json").try_exists().unwrap_or(true)
@@ -156,6 +202,9 @@ impl Store {
         Job::new(name, dir)
     }
 }
+
+/// The folder of gangs: no job can be called so.
+const GANGS: &str = ".gangs";
 
 /// The folder of sets of objects.
 const OBJECTS: &str = "objects";

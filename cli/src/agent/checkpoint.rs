@@ -14,6 +14,7 @@ use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, NewImage, Progress, Reporter};
 use super::flush::FlushSource;
+use super::gang;
 use super::headroom::Headroom;
 use super::kept::TakenMemory;
 use super::precopy::{self, Precopied};
@@ -58,13 +59,39 @@ pub fn start(
     reporter: Reporter,
 ) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
-        let result = make(&context, &tracer, &request, &progress, &reporter);
+        let result = make_with_gang(&context, &tracer, request, &progress, &reporter);
         let result = result.map_err(|error| space::explain(&context, error));
-        if let Ok(made) = &result {
+        if let Ok(made) = &result
+            && (context.gang.is_none() || made.gang_image.is_some())
+        {
             retention::apply(&context, made.info.epoch);
         }
         reporter.report(Event::Done(result));
     })
+}
+
+/// Makes it; where the members of a gang could not be stopped in time, the leader has them try again.
+fn make_with_gang(
+    context: &JobContext,
+    tracer: &Arc<Tracer>,
+    mut request: CheckpointRequest,
+    progress: &Progress,
+    reporter: &Reporter,
+) -> Result<NewImage, CheckpointError> {
+    let begun = Instant::now();
+    loop {
+        let made = make(context, tracer, &request, progress, reporter);
+        let Some(round) = request.round.take() else { return made };
+        let error = match made {
+            Err(error) => gang::failed(&round, error),
+            made => return made,
+        };
+        drop(round);
+        match gang::again(context, &request, &error, begun) {
+            Some(next) => request.round = Some(next),
+            None => return Err(error),
+        }
+    }
 }
 
 /// Makes the image, and sees to it that no page is forgotten if that fails.
@@ -410,17 +437,23 @@ impl Attempt<'_> {
             self.carry_over.lineage = Some(lineage);
         }
         self.carry_over.monitor = Some(monitor);
+        let epoch = info.epoch;
+        let committed_but =
+            |what: String| CheckpointError::Failed(format!("image {epoch} is committed, but {what}"));
+        // Before the program is ended, if it is to be.
+        let named = self.request.round.as_ref().map(|round| gang::name_image(self.context, round, epoch));
+        let (gang_image, unnamed) = match named.transpose() {
+            Ok(image) => (image, None),
+            Err(error) => (None, Some(error)),
+        };
         let mut failed = restored.err().map(|left| format!("{left}; end the program and restart it"));
-        if let Some(memory) = held {
-            match self.end_program(memory, info.epoch) {
+        if let Some(memory) = held.filter(|_| unnamed.is_none()) {
+            match self.end_program(memory, epoch) {
                 Ok(()) => suspended.into_iter().for_each(Suspended::ending),
                 Err(error) => failed = Some(format!("ending the program failed: {error}")),
             }
         }
-        let epoch = info.epoch;
-        let failed =
-            failed.map(|what| CheckpointError::Failed(format!("image {epoch} is committed, but {what}")));
-        Ok(NewImage { info, failed })
+        Ok(NewImage { info, gang_image, failed: unnamed.or(failed.map(committed_but)) })
     }
 
     /// Says which files are not in the image, if it has not said so of the last.

@@ -5,6 +5,7 @@
 
 use super::carry_over::CarryOver;
 use super::cuda::Cuda;
+use super::gang::Membership;
 use crate::earlier::Earlier;
 use crate::exit::Failure;
 use crate::front_link::{Link, Tell};
@@ -64,6 +65,8 @@ pub struct JobContext {
     pub share: Arc<Share>,
     /// The driver of those processes that use CUDA.
     pub cuda: Cuda,
+    /// The gang that it is a member of.
+    pub gang: Option<Membership>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub carry_over: Mutex<CarryOver>,
 }
@@ -77,6 +80,12 @@ impl JobContext {
     /// As they are now.
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock())
+    }
+
+    /// Time between two checkpoints, seconds; of a gang the leader has it.
+    pub fn every_s(&self) -> Option<u64> {
+        let is_led = self.gang.as_ref().is_some_and(|gang| !gang.is_leader());
+        self.settings().every_s.filter(|_| !is_led)
     }
 
     /// Goes on with other settings, which a restart finds, too.
@@ -110,7 +119,7 @@ impl JobContext {
 
     /// Images that stay while this run goes on.
     pub fn pinned(&self) -> Pinned {
-        Pinned { restarted_from: self.restarted_from.map(|epoch| epoch.0), run_before: self.earlier.kept() }
+        Pinned { restarted_from: self.restarted_from.map(|epoch| epoch.0), run_before: self.earlier.kept(), gang: None }
     }
 
     /// What the restart has mapped of its image.

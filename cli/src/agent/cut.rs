@@ -6,6 +6,7 @@ use super::carry_over::CarryOver;
 use super::context::JobContext;
 use super::cuda::{Cuda, Ready};
 use super::error::CheckpointError;
+use super::gang;
 use super::headroom::Headroom;
 use super::kept::{TakenMemory, Taking};
 use super::processes::Processes;
@@ -21,9 +22,10 @@ use holdfast_image::{Addr, PAGE_SIZE, PageCount, address_space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::cuda::Suspended;
 use holdfast_process::{
-    Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
-    Target, Tracer, refuse_process,
+    Adopted, Awaited, Cut, CutError, CutOptions, Engine, Gang, GuardOptions, Members, Phase, Plan, Roster,
+    SlotCount, Target, Tracer, refuse_process,
 };
+use holdfast_sys::fault;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,6 +132,9 @@ pub fn make(
         if tries >= CUDA_TRIES || !request.members().is_ok_and(is_new) {
             return Err(failed);
         }
+        if request.round.is_some() {
+            return Err(CheckpointError::Again(failed.line()));
+        }
     }
 }
 
@@ -171,6 +176,13 @@ fn stop(
     let begun = Instant::now();
     let mut awaited = Awaited::new(begun);
     let processes = Arc::clone(&request.processes);
+    if let Some(round) = &request.round {
+        fault::point("gang-prepared");
+        // All stop at the same time. Why not, the round knows.
+        round
+            .meet(Phase::Prepared, &[], gang::STORING)
+            .map_err(|error| CheckpointError::Failed(error.to_string()))?;
+    }
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
         let members = request.members()?;
@@ -187,6 +199,15 @@ fn stop(
             Ok(cut) => {
                 let first = options.first.iter().map(|run| address_space::global_run(program.space, *run));
                 return Ok((cut, first.collect()));
+            }
+            // The others are stopped, too: all try again together.
+            Err(error @ (CutError::Busy { .. } | CutError::Changed { .. })) if request.round.is_some() => {
+                return Err(CheckpointError::Again(error.to_string()));
+            }
+            Err(CutError::Unsettled(met))
+                if request.round.is_some() && !awaited.has_had(PATIENCE, &met) =>
+            {
+                return Err(CheckpointError::Again(never_settled(&met).line()));
             }
             // A process that was made just now registers in a moment. All were stopped for it: not too often.
             Err(CutError::Unsettled(met)) if !awaited.has_had(PATIENCE, &met) => {
@@ -346,6 +367,7 @@ fn options(
         lose_connections: settings.outside == OutsideChoice::Close,
         contents: context.contents.clone().filter(|_| !request.options.back),
         cuda: BTreeMap::new(),
+        gang: request.round.clone().map(|round| round as _),
     })
 }
 

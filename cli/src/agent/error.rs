@@ -17,6 +17,15 @@ pub enum CheckpointError {
     },
     /// No space.
     Full(String),
+    /// The program could not be stopped in time, and the members of its gang have to try again together.
+    Again(String),
+    /// Another member of its gang is the reason.
+    Elsewhere {
+        /// An object there is not supported.
+        refused: bool,
+        /// Member, host and reason.
+        line: String,
+    },
     /// Anything else.
     Failed(String),
 }
@@ -28,7 +37,14 @@ impl CheckpointError {
             CheckpointError::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
             CheckpointError::NoProgram { awaited } => Reply::NoProgram { awaited: *awaited },
             CheckpointError::Full(message) => Reply::Full { message: message.clone() },
-            CheckpointError::Failed(message) => Reply::Error { message: message.clone() },
+            CheckpointError::Elsewhere { refused: true, line } => {
+                Reply::Refused { reasons: vec![bounded_line(line)] }
+            }
+            CheckpointError::Failed(line)
+            | CheckpointError::Again(line)
+            | CheckpointError::Elsewhere { refused: false, line } => {
+                Reply::Error { message: bounded_line(line) }
+            }
         }
     }
     /// One line for the status and the log.
@@ -41,9 +57,18 @@ impl CheckpointError {
                 "the program has not loaded libholdfast yet".into()
             }
             CheckpointError::NoProgram { awaited: false } => "the program has ended".into(),
-            CheckpointError::Full(message) | CheckpointError::Failed(message) => message.clone(),
+            CheckpointError::Full(message)
+            | CheckpointError::Failed(message)
+            | CheckpointError::Again(message)
+            | CheckpointError::Elsewhere { line: message, .. } => message.clone(),
         }
     }
+}
+
+/// As much of a line as fits a message: another member may have had many reasons.
+fn bounded_line(line: &str) -> String {
+    const ROOM: usize = 32 * 1024;
+    if line.len() <= ROOM { line.to_owned() } else { line.chars().take(ROOM / 4).collect::<String>() + " …" }
 }
 
 /// As many reasons as fit a message.

@@ -1,6 +1,7 @@
 //! What the checkpoint thread tells the agent's loop, and where a checkpoint is.
 
 use super::error::CheckpointError;
+use crate::gang::seat::Heard;
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Step, UnderWay};
 use holdfast_sys::poll::Bell;
@@ -36,6 +37,8 @@ impl Progress {
 pub struct NewImage {
     /// The image.
     pub info: ImageInfo,
+    /// The image of the gang that it is a part of.
+    pub gang_image: Option<u64>,
     /// What failed after the commit, with the image's number.
     pub failed: Option<CheckpointError>,
 }
@@ -61,6 +64,8 @@ pub enum Event {
     },
     /// The answer to who has asked for a rollback.
     RolledBack(Reply),
+    /// From other members of the gang.
+    Gang(Heard),
     /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
     Checked(Reply),
 }

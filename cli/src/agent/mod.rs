@@ -18,6 +18,7 @@ mod estimate;
 mod event_loop;
 mod events;
 mod flush;
+mod gang;
 mod headroom;
 mod hook;
 mod kept;
@@ -43,6 +44,7 @@ use crate::cascade;
 use crate::cuda::room::Voice;
 use crate::exit::Failure;
 use crate::front_link::{Link, Tell};
+use crate::gang::round::Round;
 use crate::last_restart::LastRestart;
 use crate::last_run::{self, LastRun};
 use crate::saved;
@@ -145,6 +147,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let listener = listen(&job.socket_path())?;
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
+    let gang = gang::enter(&store, &recipe.settings, args.gang_image, link.as_ref(), &messages)?;
     // The job context keeps its own end of the link; the one above only tells of failures.
     let own_link = match link {
         Some(link) => Some(Link::from(duplicate(link)?)),
@@ -179,6 +182,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
         cuda,
+        gang,
         carry_over: Mutex::default(),
     });
     space::serve(&context);
@@ -203,12 +207,14 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     }
     tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
     let _watch = spot::watch(&context)?;
+    event_loop.listen_to_gang();
     let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
     // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
     let folder = context.job.folder();
     if context.lock.is_in_place() {
         let _ = folder.tier().clean(folder.folder());
     }
+    context.gang.iter().for_each(gang::Membership::leave);
     leave(&context);
     served
 }
@@ -374,6 +380,7 @@ fn rebuild_program(
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
+    let round = context.gang.as_ref().map(|gang| Round::restart(&gang.seat));
     let options = RebuildOptions {
         lazy: args.lazy,
         socket_path: context.job.socket_path(),
@@ -381,7 +388,7 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
         environment: args.env.clone(),
-        gang: None,
+        gang: round.clone().map(|round| round as _),
     };
     let begun = SystemTime::now();
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));

@@ -5,6 +5,7 @@
 
 use super::context::JobContext;
 use super::events::{Event, Reporter};
+use super::gang;
 use holdfast_image::Epoch;
 use holdfast_image::control::Reply;
 use holdfast_tiers::stack::Cascade;
@@ -35,7 +36,12 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
         Ok(all) => all.iter().filter(|image| image.broken.is_none()).map(|image| image.epoch).max(),
         Err(error) => return Reply::Error { message: error.to_string() },
     };
+    let needed = match gang::needed(context) {
+        Ok(needed) => needed.map(Epoch),
+        Err(failure) => return Reply::Error { message: failure.message },
+    };
     let why_not = |epoch: Epoch| match Some(epoch) {
+        image if image == needed => Some("the newest image of its gang needs it".to_owned()),
         image if image == newest => Some("it is the newest image of a running job".to_owned()),
         image if image == context.restarted_from => Some("the program was restarted from it".to_owned()),
         _ => None,

@@ -2,6 +2,7 @@
 
 use super::error::CheckpointError;
 use super::processes::Processes;
+use crate::gang::round::Round;
 use crate::inherited_fds::InheritedFd;
 use crate::settings::Changes;
 use holdfast_process::Members;
@@ -37,6 +38,8 @@ pub struct CheckpointRequest {
     pub options: CheckpointOptions,
     /// Descriptors above 2 that it was started with.
     pub inherited_fds: Vec<InheritedFd>,
+    /// The round of its gang that it is a part of.
+    pub round: Option<Arc<Round>>,
 }
 
 impl CheckpointRequest {
@@ -58,7 +61,7 @@ mod tests {
     impl CheckpointRequest {
         /// A request for a program that is not there.
         pub fn for_tests(options: CheckpointOptions) -> CheckpointRequest {
-            CheckpointRequest { processes: Arc::default(), options, inherited_fds: Vec::new() }
+            CheckpointRequest { processes: Arc::default(), options, inherited_fds: Vec::new(), round: None }
         }
     }
 

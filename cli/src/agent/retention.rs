@@ -1,10 +1,11 @@
 //! Which images go when a new one is committed (`--keep`, `--keep-daily`).
 //!
 //! Called by the checkpoint thread, and when the program has come to its end. What must hold: neither the newest image
-//! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor, while the
-//! program runs, what a run before that did not come to its end has left.
+//! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor the one that the
+//! newest image of its gang names, nor, while the program runs, what a run before that did not come to its end has left.
 
 use super::context::JobContext;
+use super::gang;
 use holdfast_image::Epoch;
 use holdfast_tiers::policy::{Pinned, newest_of_days};
 use holdfast_tiers::stack::{Cascade, LocalRules};
@@ -24,6 +25,10 @@ pub fn apply_at_the_end(context: &JobContext) {
 }
 
 fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
+    let pinned = match gang::needed(context) {
+        Ok(gang) => Pinned { gang, ..pinned },
+        Err(error) => return tracing::warn!("no image is deleted, for the gang may need it: {error}"),
+    };
     let settings = context.settings();
     let rules = settings.store_rules();
     if context.cascade.is_none() && rules.keep.is_none() {
@@ -52,7 +57,10 @@ fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
     }
     let numbers = goes.iter().map(Epoch::to_string).collect::<Vec<_>>().join(", ");
     match context.job.remove_images(&context.lock, &goes) {
-        Ok(bytes) => tracing::info!("image {numbers} deleted, {bytes} bytes"),
+        Ok(bytes) => {
+            tracing::info!("image {numbers} deleted, {bytes} bytes");
+            gang::forget_removed(context);
+        }
         Err(error) => tracing::warn!("deleting image {numbers}: {error}"),
     }
 }

@@ -79,6 +79,7 @@ fn roll_back(context: &JobContext, tracer: &Tracer, request: &RollbackRequest) -
         processes: Arc::clone(&request.processes),
         options,
         inherited_fds: request.inherited_fds.clone(),
+        round: None,
     };
     let members = cut_request.members().map_err(|error| Box::new(error.reply()))?;
     let devices = Devices::suspend(context, &members, tracer)?;
@@ -92,6 +93,12 @@ fn roll_back(context: &JobContext, tracer: &Tracer, request: &RollbackRequest) -
 /// The image that is asked for: whole as far as its manifest tells, and of this run.
 fn open(context: &JobContext, epoch: Option<Epoch>) -> Answer<Image> {
     let name = context.job.name();
+    if context.gang.is_some() {
+        return refused(vec![format!(
+            "job {name} is a member of a gang, whose members go back together alone: end them, and `holdfast restart` \
+             each"
+        )]);
+    }
     if context.settings().only_protected {
         return refused(vec![format!(
             "job {name} runs with --only-protected: its images have a part of its memory"

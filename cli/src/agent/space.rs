@@ -2,12 +2,13 @@
 //!
 //! The bound is a layer around the first tier. When an image that is being written does not fit, the oldest ones go,
 //! those that a lower tier waits for later, and last what an earlier run that did not come to its end has left, each
-//! with a warning; none, if all together would not be enough. Invariants:
-//! the newest good image and the one that the program was restarted from stay; when that is not enough the new image
-//! fails, its files vanish, and nothing else has happened.
+//! with a warning; none, if all together would not be enough. Invariants: the newest good image, the one that the program
+//! was restarted from and the one that its gang needs stay; when that is not enough the new image fails, its files
+//! vanish, and nothing else has happened.
 
 use super::context::JobContext;
 use super::error::CheckpointError;
+use super::gang;
 use crate::exit::Failure;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
@@ -45,10 +46,12 @@ pub fn serve(context: &Arc<JobContext>) {
 /// Removes one image, if all that may go together make `missing` bytes free; whether it did.
 fn make_room(context: &JobContext, missing: u64) -> bool {
     let Ok(survey) = hygiene::survey(context.job.folder()) else { return false };
+    let Ok(gang) = gang::needed(context) else { return false };
     let newest = survey.versions.iter().filter(|held| held.whole).map(|held| held.number).max();
     let stays = |held: &&Held| {
         newest.is_none_or(|newest| held.number >= newest)
             || context.restarted_from == Some(Epoch(held.number))
+            || gang == Some(held.number)
     };
     let (stays, may_go): (Vec<&Held>, Vec<&Held>) = survey.versions.iter().partition(stays);
     let needed: BTreeSet<_> = stays.iter().flat_map(|held| &held.parts).collect();

@@ -22,6 +22,9 @@ pub struct AgentArgs {
     /// Number of the image to restart from.
     #[arg(long, requires = "seed")]
     pub restart: Option<u64>,
+    /// Number of the image of the gang that it is a part of.
+    #[arg(long, requires = "restart")]
+    pub gang_image: Option<u64>,
     /// Descriptor of the socket to the process that is being rebuilt.
     #[arg(long)]
     pub seed: Option<i32>,

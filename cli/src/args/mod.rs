@@ -1,6 +1,7 @@
 //! The command line: the one definition that help, errors and shell completions come from. Here are the commands; their
 //! options are in the files beside this one.
 
+mod gang;
 mod helpers;
 mod images;
 mod on_restart;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 use holdfast_tiers::stack::TierSpec;
 use std::path::PathBuf;
 
+pub use gang::GangArgs;
 pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use on_restart::OnRestart;

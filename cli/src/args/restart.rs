@@ -1,5 +1,6 @@
 //! `holdfast restart`, and the files that have moved.
 
+use super::gang::GangArgs;
 use super::on_restart::OnRestart;
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
@@ -56,6 +57,9 @@ pub struct RestartArgs {
     /// redirected to a file or a pipe. Streams that were terminals or pipes are always those of this command
     #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
     pub stdio: StdioChoice,
+    /// Of several hosts.
+    #[command(flatten)]
+    pub gang: GangArgs,
     /// What else is done at this restart.
     #[command(flatten)]
     pub on_restart: OnRestart,

@@ -1,5 +1,6 @@
 //! `holdfast run`, and what `holdfast set` changes.
 
+use super::gang::GangArgs;
 use super::on_restart::OnRestart;
 use super::restart::StdioChoice;
 use crate::completion::jobs;
@@ -175,6 +176,9 @@ pub struct RunArgs {
     /// connections at the restart
     #[arg(long, alias = "tcp", value_enum, default_value_t = OutsideChoice::Refuse)]
     pub outside: OutsideChoice,
+    /// Of several hosts.
+    #[command(flatten)]
+    pub gang: GangArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -230,6 +234,8 @@ impl RunArgs {
             exec_after: self.exec_after.clone(),
             // With those of configuration files.
             tiers: JobTiers::default(),
+            // With the name of the job.
+            gang: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `holdfast checkpoint`: asks the agent for an image and shows how far it is.
 
+use super::gang;
 use crate::args::CheckpointArgs;
 use crate::client::{Agent, accepted, find_job};
 use crate::exit::{Exit, Failure};
@@ -23,12 +24,15 @@ const POLL: Duration = Duration::from_millis(200);
 /// There is none; the program runs on.
 pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
+    if let Some(folder) = gang::of_name(&store, &args.job)? {
+        return gang::checkpoint(args, &store, &folder);
+    }
     let job = find_job(&store, &args.job)?;
     let agent = Agent::connect(&job)?;
     let wishes = args.changes.wishes();
     agent.send(&Request::Checkpoint { stop: args.stop, wait: !args.no_wait, wishes })?;
     let reply = accepted(&job, wait(&agent, &job, args.stop)?)?;
-    let Reply::Checkpointed { epoch, stop_ns, committed } = reply else {
+    let Reply::Checkpointed { epoch, stop_ns, committed, .. } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));
     };
     let info = if committed { job.image(epoch)? } else { None };

@@ -1,5 +1,6 @@
 //! `holdfast list`: the jobs of the store, or the images of one; removes what dead agents left behind on the way.
 
+use super::{gang, gang_list};
 use crate::client::Agent;
 use crate::exit::Failure;
 use crate::file_system;
@@ -40,6 +41,9 @@ struct Row {
     pid: Option<i32>,
     agent_pid: Option<i32>,
     command: Vec<Name>,
+    /// The gang that it is a member of, and which.
+    gang: Option<String>,
+    member: Option<u32>,
     newest: Option<Epoch>,
     last_error: Option<String>,
     /// The image that was to end the program has failed.
@@ -86,6 +90,9 @@ struct TierRow {
 pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     if let Some(name) = name {
+        if let Some(folder) = gang::named(&store, name)? {
+            return gang_list::run(&store, &folder, json);
+        }
         let row = row(&crate::names::open_job(&store, name)?)?;
         return if json { print_json(&[row]) } else { report::print(&(state_line(&row) + &images(&row))) };
     }
@@ -183,6 +190,8 @@ fn row(job: &Job) -> Result<Row, Failure> {
         last,
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
+        gang: recipe.settings.gang.as_ref().map(|place| place.name.clone()),
+        member: recipe.settings.gang.as_ref().map(|place| place.member),
         command: recipe.command,
         newest: newest(&images).map(|image| image.epoch),
         under_way: status.as_ref().and_then(|status| status.under_way),

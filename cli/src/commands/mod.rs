@@ -9,6 +9,8 @@ pub mod copies;
 pub mod doctor;
 pub mod export;
 pub mod fetch;
+mod gang;
+mod gang_list;
 pub mod import;
 pub mod kill;
 pub mod list;

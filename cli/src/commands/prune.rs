@@ -5,6 +5,7 @@
 //! image that can be restarted is left somewhere unless `--all` or `--anyway` was said; a tier that cannot be asked
 //! loses nothing, and what it has counts for nothing; a dry run says what the real one makes free.
 
+use super::gang;
 use super::places::{self, Above, JobPlace, Places};
 use super::prune_report::{Gone, Leftover, Line, Report, Stays};
 use crate::args::PruneArgs;
@@ -58,12 +59,16 @@ pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, text));
     }
     let store = crate::names::open_store(root)?;
-    let jobs = jobs(args)?;
+    let mut jobs = jobs(args)?;
+    let gangs = gang::spread(&store, &mut jobs)?;
+    if loses_all(args) && !args.dry_run {
+        gang::remove_folders(&store, &gangs)?;
+    }
     let several = jobs.len() > 1;
     let mut whole = Report { dry_run: args.dry_run, ..Report::default() };
     let mut failed = None;
     for (name, named) in jobs {
-        match of_job(args, &store, (&name, named), several) {
+        match of_job(args, &store, (&name, named), (several, &gangs)) {
             Ok((report, unreachable)) => {
                 whole.add(report);
                 failed = failed.or(unreachable);
@@ -84,9 +89,10 @@ fn of_job(
     args: &PruneArgs,
     store: &Store,
     (name, named): (&str, BTreeSet<u64>),
-    several: bool,
+    (several, gangs): (bool, &BTreeSet<String>),
 ) -> Result<(Report, Option<Failure>), Failure> {
     let job = &crate::names::open_job(store, name)?;
+    let needed = gang::needed_of(store, job, loses_all(args), gangs)?;
     let lock = lock(args, job)?;
     let wanted = Wanted { args, job, named, lock };
     let tiers = places::of_job(store, Some(job))?;
@@ -113,7 +119,8 @@ fn of_job(
         };
         let wish = if is_chosen(&place.spec) { wish(&wanted, place, &survey)? } else { Wish::Nothing };
         let (versions, waiting, others) = (survey.versions.clone(), BTreeSet::new(), BTreeSet::new());
-        let holds = TierHolds { wish, versions, waiting, others };
+        let needed = if place.spec.is_store() { needed.clone() } else { BTreeSet::new() };
+        let holds = TierHolds { wish, versions, waiting, others, needed };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
     // Those that nothing was asked of are told, and fail nothing.
@@ -307,6 +314,7 @@ fn reason(why: Why) -> &'static str {
     match why {
         Why::Waits => "a tier has yet to get it",
         Why::Last => "no other image can be restarted",
+        Why::Gang => "the newest image of its gang needs it",
     }
 }
 

@@ -1,6 +1,6 @@
 //! `holdfast restart`: the program goes on from an image.
 
-use super::copies;
+use super::{copies, gang};
 use crate::args::RestartArgs;
 use crate::client::Agent;
 use crate::earlier::Earlier;
@@ -13,7 +13,7 @@ use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
 use crate::names::ImageName;
 use crate::same_run;
-use crate::settings::Recipe;
+use crate::settings::{Recipe, Settings};
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{JobTiers, TierSpec};
@@ -30,6 +30,8 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     };
     let store = crate::names::open_store(root)?;
     crate::names::refuse_objects(&image.job)?;
+    let gang = gang::of_restart(args, image, &store)?;
+    let image = gang.as_ref().map_or(image, |(_, part, _)| part);
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
     let located = locate(args, image, &store, &patience)?;
     let mut job = crate::names::open_job(&store, &image.job)?;
@@ -46,6 +48,11 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let mut settings = args.settings(&old.settings);
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
+    }
+    if let Some((place, ..)) = &gang {
+        settings.gang = Some(place.clone());
+    } else if let Some(place) = &settings.gang {
+        return Err(gang::needs_place(place));
     }
     let id = tiers::id_for(&settings, old.id.clone())?;
     let wanted = Recipe { settings: settings.clone(), id, ..old };
@@ -64,6 +71,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         job: &job,
         settings: &settings,
         epoch,
+        gang_image: gang.as_ref().map(|(_, _, image)| *image),
         located: located.as_ref(),
         fallback: args.fallback,
         memory,
@@ -181,7 +189,9 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience
     let id = tiers::id_for(&recipe.settings, String::new())?;
     let image_of = from.open_image(image)?;
     let recipe = same_run::recipe_of(recipe, &image_of.info(), image_of.command());
-    Recipe { id, unnamed: false, earlier: Earlier::default(), ..recipe }.write(&job)?;
+    // A copy of a member of a gang is a job without the others.
+    let settings = Settings { gang: None, ..recipe.settings.clone() };
+    Recipe { id, settings, unnamed: false, earlier: Earlier::default(), ..recipe }.write(&job)?;
     from.clone_image(image, &job, &lock)?;
     Ok(job)
 }

@@ -70,6 +70,9 @@ fn is_lost(job: &Job) -> Result<bool, Failure> {
         return Ok(false);
     }
     let recipe = Recipe::read(job)?;
+    if let Some(place) = &recipe.settings.gang {
+        return Err(super::gang::needs_place(place));
+    }
     Ok(job.images()?.iter().any(|image| image.broken.is_none() && same_run::is_of(image, &recipe)))
 }
 

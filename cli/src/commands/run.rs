@@ -1,6 +1,6 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
-use super::copies;
+use super::{copies, gang};
 use crate::args::{Resume, RunArgs};
 use crate::earlier::Earlier;
 use crate::entries::c_string;
@@ -35,7 +35,7 @@ const LEAVE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Nothing was started.
 pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
-    if mpi::gather(args.command.len())? {
+    if args.gang.gang.is_none() && mpi::gather(args.command.len())? {
         return Ok(Ending::Program(ExitStatus::default()));
     }
     let mut settings = args.settings();
@@ -55,6 +55,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         settings.compress = config::compression(&store)?.unwrap_or_default();
     }
     settings.tiers = chosen_tiers(args, &store)?;
+    settings.gang = gang::place_of_run(args, &store, &settings)?;
+    let member = settings.gang.as_ref().map(|place| place.job_of(place.member));
+    let job_name = member.as_deref().or(args.name.as_deref());
     settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
     let located = match locate_to_resume(args, &store, &settings)? {
         ToResume::Over => return Ok(Ending::Program(ExitStatus::default())),
@@ -67,7 +70,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         return Ok(ending);
     }
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
-    claim_job(&store, args.name.as_deref(), &title(&args.command), |job| {
+    claim_job(&store, job_name, &title(&args.command), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
         let is_new = is_new(job);
@@ -192,6 +195,7 @@ fn resume(
         job: &job,
         settings,
         epoch: None,
+        gang_image: None,
         located,
         fallback,
         memory,

@@ -9,10 +9,12 @@ use crate::helper::Helper;
 use crate::inherited_fds::InheritedFd;
 use crate::{log, report};
 use holdfast_image::streams::Switch;
+use holdfast_process::rebuild::RebuildError;
+use holdfast_sys::poll;
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -44,6 +46,8 @@ pub enum AgentTask {
 pub struct RestartTask {
     /// Number of the image.
     pub epoch: u64,
+    /// The image of the gang that it is a part of.
+    pub gang_image: Option<u64>,
     /// Its end of the socket to the process.
     pub seed: OwnedFd,
     /// Map memory from the image.
@@ -64,6 +68,14 @@ pub struct RestartTask {
     pub streams: Vec<Switch>,
 }
 
+/// What ends the waiting for an agent that waits for others.
+pub struct Interrupt<'a> {
+    /// Readable when it is to be looked.
+    pub fd: BorrowedFd<'a>,
+    /// Whether it is over.
+    pub is_over: &'a dyn Fn() -> bool,
+}
+
 /// Starts the agent and waits for [`Tell::Ready`].
 ///
 /// # Errors
@@ -73,6 +85,7 @@ pub fn launch(
     job: &Job,
     inherited_fds: &[InheritedFd],
     task: AgentTask,
+    interrupt: Option<&Interrupt<'_>>,
 ) -> Result<Launched, Failure> {
     let mut words: Vec<&OsStr> = vec!["--store".as_ref(), store.root().as_os_str(), "__agent".as_ref()];
     // With `=`: an older job may have a name that looks like an option.
@@ -85,7 +98,7 @@ pub fn launch(
     let log = log::open(job)?;
     let mut descriptors = Vec::new();
     let mut environment = helper_environment()?;
-    let (epoch, map, accepted, env, signal, streams): (_, _, _, _, _, Vec<String>);
+    let (epoch, gang, map, accepted, env, signal, streams): (_, Option<String>, _, _, _, _, Vec<String>);
     match task {
         AgentTask::Start { silent, key } => {
             words.extend(silent.then_some(OsStr::new("--silent")));
@@ -96,6 +109,10 @@ pub fn launch(
             (env, signal) = (task.env, task.signal.map(|signal| signal.to_string()));
             streams = task.streams.iter().map(Switch::to_string).collect();
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
+            gang = task.gang_image.map(|image| image.to_string());
+            if let Some(image) = &gang {
+                words.extend(["--gang-image", image].map(OsStr::new));
+            }
             for switch in &streams {
                 words.extend(["--stream", switch].map(OsStr::new));
             }
@@ -120,19 +137,27 @@ pub fn launch(
     let agent = Helper { what: "the agent", words, environment, log, descriptors, at_default };
     let (pid, ours) = agent.start()?;
     let link = Link::from(ours);
-    match wait_for(&link) {
-        Ok(Tell::Ready) => Ok(Launched { pid, link }),
-        Ok(Tell::Failed { exit, message, kind }) => Err(Failure { exit, message, kind }),
+    match wait_for(&link, interrupt) {
+        Ok(None) => Err(Failure::from(&RebuildError::Interrupted)),
+        Ok(Some(Tell::Ready)) => Ok(Launched { pid, link }),
+        Ok(Some(Tell::Failed { exit, message, kind })) => Err(Failure { exit, message, kind }),
         Ok(_) | Err(_) => Err(front_link::lost(&log::path(job))),
     }
 }
 
-fn wait_for(link: &Link) -> io::Result<Tell> {
+/// What it says; `None`: interrupted.
+fn wait_for(link: &Link, interrupt: Option<&Interrupt<'_>>) -> io::Result<Option<Tell>> {
     loop {
-        match link.next(true)? {
+        if let Some(interrupt) = interrupt {
+            poll::readable(&[link.as_fd(), interrupt.fd], None)?;
+            if (interrupt.is_over)() {
+                return Ok(None);
+            }
+        }
+        match link.next(interrupt.is_none())? {
             // A tier may fail before the agent is ready: no reason not to start.
             Some(Tell::Warning { text }) => report::warn(&text),
-            Some(tell) => return Ok(tell),
+            Some(tell) => return Ok(Some(tell)),
             None => {}
         }
     }

@@ -5,7 +5,7 @@
 
 use super::before_restart::BeforeRestart;
 use super::environment::LIBRARY;
-use super::launch::{AgentTask, Launched, RestartTask, launch};
+use super::launch::{AgentTask, Interrupt, Launched, RestartTask, launch};
 use super::locate;
 use super::newer_files;
 use super::page_server::{self, PageServer};
@@ -297,6 +297,7 @@ fn start(
     };
     let task = RestartTask {
         epoch: image.epoch().0,
+        gang_image: request.gang_image,
         seed: theirs,
         lazy,
         share: several
@@ -310,7 +311,9 @@ fn start(
         signal: request.also.signal_on_restart,
         streams,
     };
-    let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
+    let waits = Interrupt { fd: state.as_fd(), is_over: &|| state.told_to_end().is_some() };
+    let waits = request.settings.gang.as_ref().map(|_| &waits);
+    let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task), waits)?;
     let options = SpawnOptions {
         ids: None,
         interrupt: Some(interrupt.as_fd()),

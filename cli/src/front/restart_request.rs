@@ -31,6 +31,8 @@ pub struct RestartRequest<'a> {
     pub settings: &'a Settings,
     /// A certain image; none: the newest.
     pub epoch: Option<Epoch>,
+    /// The image of its gang that this one is a part of.
+    pub gang_image: Option<u64>,
     /// One that is not whole in the store.
     pub located: Option<&'a Located>,
     /// If an image is damaged, take the next older one.

@@ -1,19 +1,23 @@
 //! Running a program from its beginning up to its end.
 
 use super::supervise::{Child, Ending, StartState, supervise};
-use super::{environment, launch};
+use super::environment;
+use super::launch::{self, AgentTask, Interrupt};
 use crate::entries::c_string;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::Tell;
 use crate::last_run::LastRun;
 use crate::program::Program;
 use crate::report;
-use crate::settings::Settings;
+use crate::settings::{Settings, signal_name};
 use holdfast_image::Epoch;
 use holdfast_process::rebuild::begin_ahead;
 use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// What is to be run.
 #[derive(Debug)]
@@ -41,12 +45,23 @@ pub struct RunRequest<'a> {
 pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
     let RunRequest { store, job, settings, program, arguments, extra, image } = request;
     let environment = environment::for_program(&job.socket_path(), settings, extra)?;
-    let agent = launch::launch(
+    let waits = Interrupt { fd: state.as_fd(), is_over: &|| state.told_to_end().is_some() };
+    let started = launch::launch(
         store,
         job,
         &state.inherited_fds,
-        launch::AgentTask::Start { silent: !program.loads_libraries, key: environment::key_in(&environment) },
-    )?;
+        AgentTask::Start { silent: !program.loads_libraries, key: environment::key_in(&environment) },
+        // The other members of a gang may be long in coming.
+        settings.gang.as_ref().map(|_| &waits),
+    );
+    let agent = match started {
+        Err(failure) if failure.kind == FailureKind::Interrupted => {
+            let signal = state.told_to_end().unwrap_or(libc::SIGTERM);
+            report::note(&format!("{} came before the program of job {} ran", signal_name(signal), job.name()));
+            return Ok(Ending::Program(ExitStatus::from_raw(signal)));
+        }
+        started => started?,
+    };
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {

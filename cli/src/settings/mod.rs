@@ -5,6 +5,7 @@
 
 mod amounts;
 mod choices;
+mod gang_place;
 mod signal_names;
 
 use crate::earlier::Earlier;
@@ -24,6 +25,7 @@ pub use choices::{
     AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
     SaveFiles, Skipped, Spot,
 };
+pub use gang_place::{GangChoice, GangPlace, member_job, parse_gang};
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
 fn is_auto(compression: &Compression) -> bool {
@@ -128,6 +130,9 @@ pub struct Settings {
     /// Tiers: the rules of the first, and those below it, the fastest first.
     #[serde(skip_serializing_if = "JobTiers::is_empty")]
     pub tiers: JobTiers,
+    /// Which member of a gang it is, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<GangPlace>,
 }
 
 /// Options that change how images are made, each only if it was given: of `restart` for the rest of the job, of

@@ -217,7 +217,7 @@ pub(crate) fn all_points() -> Vec<String> {
 
 fn checkpoint_points() -> Vec<String> {
     let elsewhere = |point: &String| {
-        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-", "pages-", "cuda-", "rollback-"]
+        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-", "gang-", "pages-", "cuda-", "rollback-"]
             .iter()
             .any(|begin| point.starts_with(begin))
     };

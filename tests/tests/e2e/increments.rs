@@ -419,7 +419,7 @@ fn a_damaged_ancestor_is_named() -> Result<()> {
 fn checkpoint_points() -> Result<Vec<String>> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let points = bed.say(&["__faults"])?.success()?.stdout;
-    let elsewhere = ["seed-", "cascade-", "remove-", "fetch-", "pages-", "cuda-", "rollback-"];
+    let elsewhere = ["seed-", "cascade-", "remove-", "fetch-", "gang-", "pages-", "cuda-", "rollback-"];
     let points =
         points.split_whitespace().filter(|point| !elsewhere.iter().any(|other| point.starts_with(other)));
     Ok(points.map(str::to_owned).collect())

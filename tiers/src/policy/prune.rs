@@ -45,6 +45,8 @@ pub struct TierHolds {
     /// Versions that are others than those of their numbers elsewhere: made by another host. They are no copies, and no
     /// rule is about them.
     pub others: BTreeSet<u64>,
+    /// Versions that a gang goes on from: they stay whatever is wished.
+    pub needed: BTreeSet<u64>,
 }
 
 impl TierHolds {
@@ -71,6 +73,8 @@ pub enum Why {
     Waits,
     /// No other version can be restarted.
     Last,
+    /// The gang goes on from it.
+    Gang,
 }
 
 /// What happens.
@@ -90,6 +94,9 @@ pub fn prune(tiers: &[TierHolds], anyway: bool) -> PrunePlan {
     let whole: BTreeSet<u64> = all.filter(|held| held.whole).map(|held| held.number).collect();
     for (index, tier) in tiers.iter().enumerate() {
         let mut goes = wished(tier, &whole);
+        let gang: Vec<u64> = goes.intersection(&tier.needed).copied().collect();
+        goes.retain(|number| !tier.needed.contains(number));
+        stays.extend(gang.into_iter().map(|number| (index, number, Why::Gang)));
         if tier.wish != Wish::All && !anyway {
             let waits: Vec<u64> = goes.intersection(&tier.waiting).copied().collect();
             goes.retain(|number| !tier.waiting.contains(number));
@@ -193,7 +200,7 @@ mod tests {
 
     fn tier(wish: Wish, numbers: &[u64]) -> TierHolds {
         let versions = numbers.iter().map(|&number| held(number, true)).collect();
-        TierHolds { wish, versions, waiting: BTreeSet::new(), others: BTreeSet::new() }
+        TierHolds { wish, versions, waiting: BTreeSet::new(), others: BTreeSet::new(), needed: BTreeSet::new() }
     }
 
     fn numbers(plan: &PrunePlan) -> Vec<(usize, u64, u64)> {

@@ -6,9 +6,10 @@ use super::super::checkpoint;
 use super::super::error::CheckpointError;
 use super::super::events::{Event, NewImage, Progress};
 use super::super::hook::Committed;
-use super::super::request::CheckpointRequest;
+use super::super::request::{CheckpointOptions, CheckpointRequest};
 use super::{EventLoop, Running, Waiter};
 use crate::front_link::Tell;
+use crate::gang::round::Round;
 use crate::last_run::LastRun;
 use crate::report;
 use holdfast_abi::environment::ON_STOP_FAILED;
@@ -17,6 +18,7 @@ use holdfast_sys::{procfs, ptrace, signals};
 use holdfast_tiers::ImageInfo;
 use holdfast_tiers::stack::Cascade;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// When a checkpoint of the interval that has failed is tried again with `--strict`.
@@ -24,6 +26,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 impl EventLoop {
     pub(super) fn request_checkpoint(&mut self, waiter: Waiter) {
+        let Some(waiter) = self.ask_leader(waiter) else { return };
         match &mut self.running {
             // The cut is still to come and does what is asked for: one checkpoint serves both.
             Some(running) if running.cut.is_none() && running.options.serves(&waiter.options) => {
@@ -42,44 +45,58 @@ impl EventLoop {
         let (waiters, rest): (Vec<_>, Vec<_>) =
             waiters.into_iter().partition(|waiter| options.serves(&waiter.options));
         self.queued = rest;
+        self.begin_checkpoint(options, waiters, None);
+    }
+
+    /// Starts one; `entered`: the round of the gang that it is a part of, if another member leads it.
+    pub(super) fn begin_checkpoint(
+        &mut self,
+        options: CheckpointOptions,
+        waiters: Vec<Waiter>,
+        entered: Option<Arc<Round>>,
+    ) {
         self.notice_ends();
         if self.program_pid().is_none() && !self.processes().awaited {
             // The launcher may have ended before it was heard.
             self.follow_kin();
         }
-        if let Some(seconds) = self.context.settings().every_s {
+        if let Some(seconds) = self.context.every_s() {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
         let started = match self.program_pid() {
             _ if self.ending => Err(CheckpointError::Failed("the agent is ending".to_owned())),
             None => Err(CheckpointError::NoProgram { awaited: self.processes().awaited }),
-            Some(_) => {
-                let progress = Arc::new(Progress::default());
-                checkpoint::start(
-                    Arc::clone(&self.context),
-                    Arc::clone(&self.tracer),
-                    CheckpointRequest {
-                        processes: Arc::clone(&self.processes),
-                        options,
-                        inherited_fds: self.inherited_fds.clone().unwrap_or_default(),
-                    },
-                    Arc::clone(&progress),
-                    self.reporter.clone(),
-                )
-                .map(|thread| (thread, progress))
-                .map_err(|error| CheckpointError::Failed(format!("starting the checkpoint thread: {error}")))
-            }
+            Some(_) => self.round(&options, entered.clone()).and_then(|round| self.spawn(options, round)),
         };
         match started {
             Ok((thread, progress)) => {
                 self.running = Some(Running { thread, progress, options, cut: None, waiters });
             }
             Err(failed) => {
+                self.no_round(&failed, entered.as_deref());
                 self.note_stop(options.stop, true);
                 self.fail(waiters, &failed);
                 self.start_queued();
             }
         }
+    }
+
+    fn spawn(
+        &self,
+        options: CheckpointOptions,
+        round: Option<Arc<Round>>,
+    ) -> Result<(JoinHandle<()>, Arc<Progress>), CheckpointError> {
+        let progress = Arc::new(Progress::default());
+        let request = CheckpointRequest {
+            processes: Arc::clone(&self.processes),
+            options,
+            inherited_fds: self.inherited_fds.clone().unwrap_or_default(),
+            round,
+        };
+        let (context, tracer) = (Arc::clone(&self.context), Arc::clone(&self.tracer));
+        checkpoint::start(context, tracer, request, Arc::clone(&progress), self.reporter.clone())
+            .map(|thread| (thread, progress))
+            .map_err(|error| CheckpointError::Failed(format!("starting the checkpoint thread: {error}")))
     }
 
     /// What tells later how the program has ended tells that it was to be ended by an image.
@@ -92,14 +109,14 @@ impl EventLoop {
     /// What waits for the end of a checkpoint or a rollback: rollbacks first, whose images are there.
     pub(super) fn start_queued(&mut self) {
         self.start_rollback();
-        if self.is_at_work() {
+        if self.is_at_work() || self.start_prepared() {
             return;
         }
         let queued = std::mem::take(&mut self.queued);
         self.start_checkpoint(queued);
     }
 
-    fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
+    pub(super) fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
         tracing::warn!("checkpoint failed: {}", failed.line());
         self.last_error = Some(failed.line());
         if waiters.iter().any(|waiter| !waiter.wait || waiter.client.is_none())
@@ -151,10 +168,11 @@ impl EventLoop {
                 running.waiters = later;
                 let now: Vec<Waiter> = now;
                 for id in now.into_iter().filter_map(|waiter| waiter.client) {
-                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: false });
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: false, gang_image: None });
                 }
             }
             Event::Done(result) => self.checkpoint_done(result),
+            Event::Gang(heard) => self.heard(heard),
             Event::Checked(reply) => self.checked(&reply),
             Event::RolledBack(reply) => self.rolled_back(&reply),
             Event::Removed { client, reply } => {
@@ -181,7 +199,7 @@ impl EventLoop {
         // It has sent its last event, so this does not wait.
         let _ = running.thread.join();
         match result {
-            Ok(NewImage { info, failed }) => {
+            Ok(NewImage { info, gang_image, failed }) => {
                 let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
@@ -195,10 +213,14 @@ impl EventLoop {
                     return self.start_queued();
                 }
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
-                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true, gang_image });
                 }
             }
+            Err(CheckpointError::Again(_)) if self.is_led() => self.asked.extend(running.waiters),
             Err(failed) => {
+                if matches!(failed, CheckpointError::Again(_)) {
+                    self.no_round(&failed, None);
+                }
                 self.note_stop(running.options.stop, true);
                 self.fail(running.waiters, &failed);
             }

@@ -53,7 +53,7 @@ impl EventLoop {
 
     fn awaits_answer(&self, id: u64) -> bool {
         let running = self.running.iter().flat_map(|running| &running.waiters);
-        running.chain(&self.queued).any(|waiter| waiter.client == Some(id))
+        running.chain(&self.queued).chain(&self.asked).any(|waiter| waiter.client == Some(id))
             || self.rollbacks.has(id)
             || self.checks.has(id)
             || self.removing.contains(&id)
@@ -158,7 +158,7 @@ impl EventLoop {
             Ok(new) => {
                 tracing::info!("from now on: {}", told(&self.context.settings()));
                 if new.every.is_some() {
-                    let every = self.context.settings().every_s;
+                    let every = self.context.every_s();
                     self.due = every.map(|seconds| Instant::now() + Duration::from_secs(seconds));
                 }
                 Reply::Ok

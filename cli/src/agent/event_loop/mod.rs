@@ -10,6 +10,7 @@
 
 mod checkpoints;
 mod clients;
+mod gang;
 mod members;
 mod rollbacks;
 
@@ -27,6 +28,7 @@ use super::rush::Rush;
 use crate::cascade;
 use crate::exit::Failure;
 use crate::front_link::Tell;
+use crate::gang::message::Prepare;
 use crate::inherited_fds::InheritedFd;
 use crate::last_run::LastRun;
 use crate::pidfile;
@@ -94,6 +96,10 @@ pub struct EventLoop {
     next_client: u64,
     running: Option<Running>,
     queued: Vec<Waiter>,
+    /// Of another member than the leader: who waits for the round that the leader was asked for.
+    asked: Vec<Waiter>,
+    /// A round that begins when the checkpoint before is done.
+    prepared: Option<Prepare>,
     rollbacks: Rollbacks,
     checks: Checks,
     due: Option<Instant>,
@@ -158,9 +164,11 @@ impl EventLoop {
             next_client: 0,
             running: None,
             queued: Vec::new(),
+            asked: Vec::new(),
+            prepared: None,
             rollbacks: Rollbacks::default(),
             checks: Checks::default(),
-            due: context.settings().every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            due: context.every_s().map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
             last_error: None,
             told_error: None,

@@ -49,7 +49,7 @@ impl EventLoop {
         // It has sent its last event, so this does not wait.
         let _ = thread.join();
         self.answer(client, reply);
-        if let Some(seconds) = self.context.settings().every_s {
+        if let Some(seconds) = self.context.every_s() {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
         self.start_queued();

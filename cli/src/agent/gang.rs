@@ -1,0 +1,226 @@
+//! The agent's part in a gang: it finds the other members before anything is started, and makes an image of the gang of
+//! what all have committed.
+//!
+//! Called at the agent's start, by its loop and by the checkpoint thread. Invariants: an image of the gang is there
+//! only when every member has committed its own; of what the newest of them names nothing is removed. Fails by: the
+//! agent's end before the program runs, or a failed checkpoint.
+
+use super::context::JobContext;
+use super::error::CheckpointError;
+use super::request::CheckpointRequest;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::front_link::{Link, Tell};
+use crate::gang::folder::GangFolder;
+use crate::gang::gather::{Meanwhile, Plan, gather};
+use crate::gang::image::{GangImage, MemberImage, digest};
+use crate::gang::message::{Failed, FailedKind};
+use crate::gang::round::Round;
+use crate::gang::seat::Seat;
+use crate::settings::Settings;
+use holdfast_image::Epoch;
+use holdfast_process::{Gang, Phase};
+use holdfast_sys::clock;
+use holdfast_sys::fault;
+use holdfast_sys::signals::SignalMessages;
+use holdfast_tiers::Store;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the slowest member may take longer than another one, to store what can be stored before the stop, and
+/// after it. One that is lost is noticed at once.
+pub(super) const STORING: Duration = Duration::from_secs(4 * 3600);
+/// The same of a small file.
+const NAMING: Duration = Duration::from_secs(120);
+/// How long rounds are begun anew whose programs could not be stopped in time.
+const BUSY: Duration = Duration::from_secs(20);
+/// The pause before.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// See the head of the file.
+pub struct Membership {
+    /// The others.
+    pub seat: Arc<Seat>,
+    /// What the store has of the gang.
+    pub folder: GangFolder,
+}
+
+impl Membership {
+    /// Whether this agent is the one in the middle.
+    pub fn is_leader(&self) -> bool {
+        self.seat.place().is_leader()
+    }
+
+    /// The program has ended.
+    pub fn leave(&self) {
+        self.seat.leave();
+        if self.is_leader() {
+            self.folder.withdraw();
+        }
+    }
+}
+
+/// Finds the other members, if the job is one of a gang.
+///
+/// # Errors
+/// One did not come, or this one was refused; the front or a signal has ended the waiting.
+pub fn enter(
+    store: &Store,
+    settings: &Settings,
+    image: Option<u64>,
+    link: Option<&Link>,
+    signals: &SignalMessages,
+) -> Result<Option<Membership>, Failure> {
+    let Some(place) = &settings.gang else { return Ok(None) };
+    let is_over = || {
+        if signals.next().is_some() {
+            let text = "a signal came while the other members of the gang were waited for";
+            return Some(Failure { kind: FailureKind::Interrupted, ..Failure::new(Exit::Internal, text) });
+        }
+        let gone = link.is_some_and(|link| link.next(false).is_err());
+        let text = "this command was ended while the other members of the gang were waited for";
+        gone.then(|| Failure { kind: FailureKind::FrontGone, ..Failure::new(Exit::Internal, text) })
+    };
+    let say = |text: String| {
+        tracing::info!("{text}");
+        if let Some(link) = link {
+            link.tell(&Tell::Warning { text });
+        }
+    };
+    let fds = link.iter().map(|link| link.as_fd()).chain([signals.as_fd()]).collect();
+    let meanwhile = Meanwhile { fds, is_over: &is_over, say: &say };
+    let seat = gather(&Plan { store, place, image }, &meanwhile)?;
+    fault::point("gang-gathered");
+    let Some(folder) = GangFolder::open(store, &place.name)? else {
+        return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));
+    };
+    Ok(Some(Membership { seat, folder }))
+}
+
+/// The image that no rule removes, if the job is a member of a gang.
+///
+/// # Errors
+/// It is not known: then nothing may be removed.
+pub fn needed(context: &JobContext) -> Result<Option<u64>, Failure> {
+    let Some(gang) = &context.gang else { return Ok(None) };
+    gang.folder.needed_of(gang.seat.place().member)
+}
+
+/// Tells the other members that this one has no image, and says whose fault it is.
+pub fn failed(round: &Round, error: CheckpointError) -> CheckpointError {
+    let kind = match &error {
+        CheckpointError::Refused(_) => FailedKind::Refused,
+        CheckpointError::Full(_) => FailedKind::Full,
+        CheckpointError::Again(_) => FailedKind::Again,
+        _ => FailedKind::Other,
+    };
+    round.fail(error.line(), kind);
+    let own = round.seat().place().member;
+    let why = round.failure();
+    round.end();
+    match why {
+        // The first reason counts, for all.
+        Some(why) if why.member != Some(own) => of_failed(&why),
+        _ => error,
+    }
+}
+
+/// In the words of a checkpoint.
+pub fn of_failed(why: &Failed) -> CheckpointError {
+    match why.kind {
+        FailedKind::Again => CheckpointError::Again(why.to_string()),
+        kind => CheckpointError::Elsewhere { refused: kind == FailedKind::Refused, line: why.to_string() },
+    }
+}
+
+/// What a member says of its image.
+fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<MemberImage, Failure> {
+    let (member, host) = (gang.seat.place().member, gang.seat.host().to_owned());
+    let digest = digest(&context.job, epoch)?;
+    Ok(MemberImage { member, host, epoch, run_ns: context.run_ns, digest })
+}
+
+/// All have committed their images: the leader makes an image of the gang. Its number.
+///
+/// # Errors
+/// A member has no image, was lost, or the image of the gang could not be made: there is none, as far as is known.
+pub fn name_image(context: &JobContext, round: &Round, epoch: Epoch) -> Result<u64, CheckpointError> {
+    let made = context.gang.as_ref().ok_or("it is no member of a gang".to_owned());
+    let made = made.and_then(|gang| make_image(context, gang, round, epoch));
+    let failed = made.as_ref().err().map(|why| failed(round, CheckpointError::Failed(why.clone())));
+    round.end();
+    match (made, failed) {
+        (Ok(image), _) => {
+            fault::point("gang-known");
+            Ok(image)
+        }
+        (Err(_), Some(failed)) => Err(failed),
+        (Err(why), None) => Err(CheckpointError::Failed(why)),
+    }
+}
+
+fn make_image(
+    context: &JobContext,
+    gang: &Membership,
+    round: &Round,
+    epoch: Epoch,
+) -> Result<u64, String> {
+    fault::point("gang-committed");
+    let own = own_part(context, gang, epoch).map_err(|failure| failure.message)?;
+    let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
+    let said = round.meet(Phase::Committed, &text, STORING).map_err(|error| error.to_string())?;
+    let mut number = 0;
+    if gang.is_leader() {
+        let parts: Result<Vec<MemberImage>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
+        let parts = parts.map_err(|error| format!("what a member says of its image: {error}"))?;
+        fault::point("gang-all-committed");
+        number = publish(gang, parts).map_err(|failure| failure.message)?;
+        fault::point("gang-named");
+    }
+    let said = round.meet(Phase::Named, number.to_string().as_bytes(), NAMING);
+    let said = said.map_err(|error| error.to_string())?;
+    let first = said.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    first.ok_or_else(|| "the leader has not said which image of the gang it made".to_owned())
+}
+
+fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<u64, Failure> {
+    let folder = &gang.folder;
+    let number = folder.images()?.last().copied().unwrap_or(0).saturating_add(1);
+    let image = GangImage::new(&gang.seat.place().name, number, clock::realtime_ns(), parts);
+    GangImage::decode(&image.gang, number, &image.encode())
+        .map_err(|why| Failure::new(Exit::Internal, format!("the image of the gang: {why}")))?;
+    folder.publish(&image)?;
+    tracing::info!("image {number} of gang {} is there", image.gang);
+    Ok(number)
+}
+
+/// Images of the gang of which this member's part is gone, by its rules, are none any more. Of the leader.
+pub fn forget_removed(context: &JobContext) {
+    let Some(gang) = context.gang.as_ref().filter(|gang| gang.is_leader()) else { return };
+    let Ok(numbers) = gang.folder.images() else { return };
+    for number in numbers.iter().rev().skip(1).rev() {
+        let Ok(image) = gang.folder.image(*number) else { continue };
+        let Some(own) = image.members.first() else { continue };
+        if matches!(context.job.image(own.epoch), Ok(None))
+            && let Err(error) = gang.folder.remove(*number)
+        {
+            tracing::warn!("image {number} of the gang: {error}");
+        }
+    }
+}
+
+/// Whether a round that has failed is begun anew; with the new round. Of the leader.
+pub fn again(
+    context: &JobContext,
+    request: &CheckpointRequest,
+    error: &CheckpointError,
+    begun: Instant,
+) -> Option<Arc<Round>> {
+    let gang = context.gang.as_ref().filter(|gang| gang.is_leader())?;
+    if !matches!(error, CheckpointError::Again(_)) || begun.elapsed() > BUSY {
+        return None;
+    }
+    tracing::info!("{}; the gang tries again", error.line());
+    std::thread::sleep(PAUSE);
+    Round::begin(&gang.seat, request.options.stop, &request.options.changes.wishes()).ok()
+}

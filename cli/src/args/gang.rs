@@ -1,0 +1,30 @@
+//! The options of a gang, for `run` and `restart`.
+
+use crate::settings::{GangChoice, parse_duration, parse_gang};
+use clap::Args;
+use std::time::Duration;
+
+/// How long the other members are waited for, where nothing else is said.
+const WAIT: Duration = Duration::from_secs(300);
+
+/// See the head of the file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct GangArgs {
+    /// Be member MEMBER of the gang JOB, which has so many members (0 is its leader), for example 0/2 and 1/2: all are
+    /// checkpointed and restarted together. auto: as Slurm, Open MPI or MPICH say. Needs a store that all hosts reach
+    #[arg(long, value_name = "MEMBER/MEMBERS|auto", value_parser = parse_gang)]
+    pub gang: Option<GangChoice>,
+    /// Where the leader of a gang listens for the other members [default: all addresses, a free port]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "gang")]
+    pub gang_listen: Option<String>,
+    /// How long to wait for the other members of a gang before anything is started [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "gang")]
+    pub gang_wait: Option<Duration>,
+}
+
+impl GangArgs {
+    /// How long the others are waited for, seconds.
+    pub fn wait_s(&self) -> u64 {
+        self.gang_wait.unwrap_or(WAIT).as_secs()
+    }
+}

@@ -1,0 +1,258 @@
+//! What commands do with gangs: `run --gang`, `restart --gang`, `checkpoint`, `list` and `rm` of one.
+//!
+//! Invariant: a gang is never taken for a job, nor a member for a job of its own. Fails by: what to write instead.
+
+use crate::args::{CheckpointArgs, RestartArgs, RunArgs};
+use crate::client::accepted;
+use crate::exit::{Exit, Failure};
+use crate::gang::command;
+use crate::gang::folder::GangFolder;
+use crate::gang::image::{GangImage, choose};
+use crate::names::ImageName;
+use crate::report;
+use crate::settings::{GangPlace, Recipe, Settings, member_job};
+use holdfast_image::control::Reply;
+use holdfast_tiers::{Job, Store, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn usage(what: impl Into<String>) -> Failure {
+    Failure::new(Exit::Usage, what)
+}
+
+/// Which member of a gang `run` is to start.
+///
+/// # Errors
+/// What does not go with `--gang`, or is in its way.
+pub fn place_of_run(
+    args: &RunArgs,
+    store: &Store,
+    settings: &Settings,
+) -> Result<Option<GangPlace>, Failure> {
+    let name = args.name.as_deref();
+    let Some(choice) = args.gang.gang else {
+        return match name.map(|name| store.gang_folder(name)).transpose()?.flatten() {
+            Some(_) => Err(is_a_gang(name.unwrap_or_default(), "run --gang MEMBER/MEMBERS")),
+            None => Ok(None),
+        };
+    };
+    let Some(name) = name else { return Err(usage("--gang needs --name: the name of the gang")) };
+    let against = [
+        (args.only_protected, "--only-protected"),
+        (args.resume.is_some(), "--resume"),
+        (settings.tiers.memory().is_some(), "--tier memory"),
+    ];
+    if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
+        return Err(usage(format!("{option} is not supported together with --gang")));
+    }
+    let place = place(name, choice, &args.gang)?;
+    match store.job(name) {
+        Err(StoreError::NotAJob { .. }) => Ok(Some(place)),
+        Ok(_) => {
+            let what = format!("{} has a job {name}; give the gang another name", store.root().display());
+            Err(Failure::new(Exit::Refused, what))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn place(
+    name: &str,
+    choice: crate::settings::GangChoice,
+    args: &crate::args::GangArgs,
+) -> Result<GangPlace, Failure> {
+    let (member, members) = choice.place(|variable| std::env::var(variable).ok()).map_err(usage)?;
+    let (listen, wait_s) = (args.gang_listen.clone(), args.wait_s());
+    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s })
+}
+
+/// What `restart --gang` is to restart: the place, this member's image, and the number of the gang's.
+///
+/// # Errors
+/// There is no whole image of the gang, or it has another number of members.
+pub fn of_restart(
+    args: &RestartArgs,
+    image: &ImageName,
+    store: &Store,
+) -> Result<Option<(GangPlace, ImageName, u64)>, Failure> {
+    let gang = &image.job;
+    let Some(choice) = args.gang.gang else {
+        return match store.job(gang) {
+            Err(StoreError::NotAJob { .. }) if store.gang_folder(gang)?.is_some() => {
+                Err(is_a_gang(gang, "restart --gang MEMBER/MEMBERS"))
+            }
+            _ => Ok(None),
+        };
+    };
+    let against = [(args.name.is_some(), "--name"), (args.fallback, "--fallback")];
+    if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
+        return Err(usage(format!("{option} is not supported together with --gang")));
+    }
+    let place = place(gang, choice, &args.gang)?;
+    let chosen = choose(store, gang, image.epoch.map(|number| number.0))?;
+    let members = chosen.members.len();
+    let own = usize::try_from(place.member).ok().and_then(|member| chosen.members.get(member));
+    let Some(own) = own.filter(|_| members == place.members as usize) else {
+        let number = chosen.image;
+        let what = format!("image {number} of gang {gang} has {members} members, not {}", place.members);
+        return Err(Failure::new(Exit::Refused, what));
+    };
+    let part = ImageName { job: place.job_of(place.member), epoch: Some(own.epoch) };
+    Ok(Some((place, part, chosen.image)))
+}
+
+/// A member without the others.
+pub fn needs_place(place: &GangPlace) -> Failure {
+    let GangPlace { name, member, members, .. } = place;
+    let what = format!(
+        "job {} is a member of gang {name}: `holdfast restart {name} --gang {member}/{members}`, and all other members, \
+         go on together; `holdfast restart --name NEW` makes a copy of it alone",
+        place.job_of(*member)
+    );
+    Failure::new(Exit::Refused, what)
+}
+
+/// A gang where a job was meant.
+pub fn is_a_gang(name: &str, instead: &str) -> Failure {
+    let first = member_job(name, 0);
+    let what = format!(
+        "{name} is a gang, whose members are jobs: {first} and so on; `holdfast {instead}`, or name one of them"
+    );
+    Failure::new(Exit::Refused, what)
+}
+
+/// The gang of this name, if it is not that of a job.
+///
+/// # Errors
+/// Of the store.
+pub fn named(store: &Store, name: &str) -> Result<Option<GangFolder>, Failure> {
+    if store.job(name).is_ok() { Ok(None) } else { GangFolder::open(store, name) }
+}
+
+/// The gang of this name, or that of which the job of this name is a member.
+///
+/// # Errors
+/// Of the store.
+pub fn of_name(store: &Store, name: &str) -> Result<Option<GangFolder>, Failure> {
+    let Ok(job) = store.job(name) else { return GangFolder::open(store, name) };
+    let gang = Recipe::read(&job).ok().and_then(|recipe| recipe.settings.gang);
+    gang.map_or(Ok(None), |place| GangFolder::open(store, &place.name))
+}
+
+/// `holdfast checkpoint` of a gang.
+///
+/// # Errors
+/// There is no image; the programs run on.
+pub fn checkpoint(args: &CheckpointArgs, store: &Store, folder: &GangFolder) -> Result<(), Failure> {
+    let name = folder.name();
+    let leader = store.job(&member_job(name, 0))?;
+    let reply = command::checkpoint(folder, args.stop, !args.no_wait, args.changes.wishes())?;
+    let reply = accepted(&leader, reply)?;
+    let Reply::Checkpointed { epoch, stop_ns, committed, gang_image } = reply else {
+        return Err(Failure::new(Exit::Internal, format!("unexpected answer of the leader: {reply:?}")));
+    };
+    let image = gang_image.map(|number| folder.image(number)).transpose()?;
+    if args.json {
+        return report::print_json(
+            "gang_checkpoint",
+            serde_json::json!({
+                "gang": name,
+                "image": gang_image,
+                "epoch": epoch,
+                "stop_ns": stop_ns,
+                "committed": committed,
+                "members": image.as_ref().map(|image| &image.members),
+            }),
+        );
+    }
+    let stop = report::short_time(stop_ns);
+    report::result(&match image {
+        Some(GangImage { image, members, .. }) => {
+            let members = members.len();
+            format!("image {image} of gang {name}: {members} members, stop time of the leader {stop}\n")
+        }
+        None => format!("gang {name}: stop time of the leader {stop}, the images are being written\n"),
+    })
+}
+
+/// The jobs of a gang that are there.
+///
+/// # Errors
+/// The store cannot be listed, or a job's recipe cannot be read.
+pub fn jobs_of(store: &Store, gang: &str) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    for name in store.jobs()? {
+        let is_named_so = name.strip_prefix(gang).is_some_and(|rest| rest.starts_with('.'));
+        let Ok(job) = store.job(&name) else { continue };
+        if is_named_so && job.has_recipe()? && Recipe::read(&job)?.settings.gang.is_some_and(|p| p.name == gang) {
+            found.push(name);
+        }
+    }
+    found.sort_by_key(|name| name.rsplit('.').next().and_then(|number| number.parse::<u32>().ok()));
+    Ok(found)
+}
+
+/// Gangs among the names of jobs become their members; their names.
+///
+/// # Errors
+/// As [`jobs_of`]; an image of a gang is named.
+pub fn spread(
+    store: &Store,
+    jobs: &mut BTreeMap<String, BTreeSet<u64>>,
+) -> Result<BTreeSet<String>, Failure> {
+    let mut gangs = BTreeSet::new();
+    for name in jobs.keys().cloned().collect::<Vec<_>>() {
+        let is_job = !matches!(store.job(&name), Err(StoreError::NotAJob { .. }));
+        if is_job || store.gang_folder(&name)?.is_none() {
+            continue;
+        }
+        if jobs.remove(&name).is_some_and(|images| !images.is_empty()) {
+            return Err(is_a_gang(&name, "prune MEMBER"));
+        }
+        jobs.extend(jobs_of(store, &name)?.into_iter().map(|job| (job, BTreeSet::new())));
+        gangs.insert(name);
+    }
+    Ok(gangs)
+}
+
+/// What the members of gangs have in common goes: their images are those of jobs alone from now on, and go next.
+///
+/// # Errors
+/// A member runs; a folder cannot be deleted.
+pub fn remove_folders(store: &Store, gangs: &BTreeSet<String>) -> Result<(), Failure> {
+    for gang in gangs {
+        let jobs = jobs_of(store, gang)?;
+        if let Some(job) = jobs.iter().find(|job| store.job(job).is_ok_and(|job| job.is_live())) {
+            let what = format!("job {job} of gang {gang} is running; end all members first");
+            return Err(Failure::new(Exit::Refused, what));
+        }
+        if let Some(folder) = store.gang_folder(gang)? {
+            std::fs::remove_dir_all(&folder)
+                .map_err(|error| Failure::system(format_args!("deleting {}", folder.display()), &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// The images of a job that the newest image of its gang names. `all`: the job is to go; `going`: these gangs are, too.
+///
+/// # Errors
+/// It is a member, and is to go by itself; what the gang needs is not known.
+pub fn needed_of(
+    store: &Store,
+    job: &Job,
+    all: bool,
+    going: &BTreeSet<String>,
+) -> Result<BTreeSet<u64>, Failure> {
+    if !job.has_recipe()? {
+        return Ok(BTreeSet::new());
+    }
+    let Some(place) = Recipe::read(job)?.settings.gang else { return Ok(BTreeSet::new()) };
+    let folder = if all && going.contains(&place.name) { None } else { GangFolder::open(store, &place.name)? };
+    let Some(folder) = folder else { return Ok(BTreeSet::new()) };
+    if all {
+        let (job, name) = (job.name(), &place.name);
+        let what = format!("job {job} is a member of gang {name}; `holdfast rm {name}` deletes the gang, with all of it");
+        return Err(Failure::new(Exit::Refused, what));
+    }
+    Ok(folder.needed_of(place.member)?.into_iter().collect())
+}

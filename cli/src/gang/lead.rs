@@ -1,0 +1,220 @@
+//! The leader's part: it listens, lets in who has the key, and waits until all members are there.
+//!
+//! A thread accepts, one more for each connection reads it, as long as the agent lives: commands come later, too.
+//! Invariants: who does not have the key gets nothing and keeps none waiting; one of another version, gang or size, a
+//! second one of a rank, one that restarts another image are refused by name. Fails by: who did not come.
+
+use super::folder::{GangFolder, Leader};
+use super::gather::{Meanwhile, Patience, Plan, host_name, members};
+use super::key::{Key, random_name};
+use super::message::{Join, Member, Message};
+use super::seat::Seat;
+use super::wire::Wire;
+use super::addresses;
+use crate::client::Agent;
+use crate::exit::{Exit, Failure};
+use holdfast_image::control::{Reply, Request};
+use holdfast_tiers::Job;
+use rustls::ServerConfig;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections that have not proved the key yet: more are closed at once.
+const MOST_STRANGERS: usize = 64;
+/// How long one that has may take to say who it is.
+const INTRODUCTION: Duration = Duration::from_secs(10);
+
+/// What the threads share.
+struct Host {
+    seat: Arc<Seat>,
+    job: Job,
+    image: Option<u64>,
+    config: Arc<ServerConfig>,
+    strangers: AtomicUsize,
+}
+
+pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Seat>, Failure> {
+    let place = plan.place;
+    let failed = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
+    let folder = GangFolder::make(plan.store, &place.name)?;
+    let listener = listen(place.listen.as_deref())?;
+    let key = Key::new().map_err(failed("making the key of the gang"))?;
+    let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
+    let seat = Seat::new(place.clone(), host_name()).map_err(failed("eventfd"))?;
+    let at = listener.local_addr().map_err(failed("asking for the port"))?;
+    let leader = Leader {
+        version: env!("CARGO_PKG_VERSION").into(),
+        run: random_name(),
+        host: host_name(),
+        addresses: reached_at(at),
+        key: key.text(),
+    };
+    let host = Arc::new(Host {
+        seat: Arc::clone(&seat),
+        job: plan.store.job(&place.job_of(0))?,
+        image: plan.image,
+        config: Arc::new(config),
+        strangers: AtomicUsize::new(0),
+    });
+    thread::Builder::new()
+        .name("gang-accept".into())
+        .spawn(move || accept_all(&listener, &host))
+        .map_err(failed("starting a thread"))?;
+    // From now on the others come.
+    folder.announce(&leader)?;
+    tracing::info!("leader of gang {}, {leader:?}", place.name);
+    let mut patience = Patience::new(place);
+    loop {
+        let missing = seat.missing();
+        if missing.is_empty() && seat.complete() {
+            return Ok(seat);
+        }
+        if patience.is_over() {
+            folder.withdraw();
+            let (who, name, limit) = (members(&missing), &place.name, place.wait_s);
+            let what = format!("{who} of gang {name} did not come within {limit} s (--gang-wait); nothing was started");
+            return Err(Failure::new(Exit::Refused, what));
+        }
+        patience.say(meanwhile, || format!("{} of gang {}", members(&missing), place.name));
+        if let Err(failure) = meanwhile.wait(Some(&seat), patience.left()) {
+            folder.withdraw();
+            return Err(failure);
+        }
+    }
+}
+
+/// Listens where it was said, or at all addresses.
+fn listen(wanted: Option<&str>) -> Result<TcpListener, Failure> {
+    let Some(wanted) = wanted else {
+        // A host without version 6 has the other one.
+        let any = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
+        return any.map_err(|error| Failure::system("listening for the members of the gang", &error));
+    };
+    let bad = |why: &dyn std::fmt::Display| {
+        Failure::new(Exit::Usage, format!("--gang-listen {wanted}: {why}; write ADDRESS:PORT (port 0: a free one)"))
+    };
+    let addresses: Vec<SocketAddr> = wanted.to_socket_addrs().map_err(|error| bad(&error))?.collect();
+    TcpListener::bind(addresses.as_slice()).map_err(|error| bad(&error))
+}
+
+/// The addresses that others are told.
+fn reached_at(at: SocketAddr) -> Vec<String> {
+    let own = if at.ip().is_unspecified() { addresses::own() } else { vec![at.ip()] };
+    let fits = |address: &IpAddr| at.is_ipv6() || address.is_ipv4();
+    own.into_iter().filter(fits).map(|ip| SocketAddr::new(ip, at.port()).to_string()).collect()
+}
+
+fn accept_all(listener: &TcpListener, host: &Arc<Host>) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // EMFILE, ENOMEM: passes.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if host.strangers.fetch_add(1, Ordering::Relaxed) >= MOST_STRANGERS {
+            host.strangers.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let of_thread = Arc::clone(host);
+        let thread = thread::Builder::new().name("gang-peer".into());
+        if thread.spawn(move || serve(&of_thread, stream)).is_err() {
+            host.strangers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One connection, up to its end.
+fn serve(host: &Host, stream: TcpStream) {
+    let from = stream.peer_addr();
+    let met = Wire::accept(stream, &host.config).and_then(|wire| {
+        let (first, _) = wire.receive(Some(Instant::now() + INTRODUCTION))?;
+        Ok((wire, first))
+    });
+    host.strangers.fetch_sub(1, Ordering::Relaxed);
+    let (wire, first) = match met {
+        Ok((wire, first)) => (Arc::new(wire), first),
+        Err(error) => return tracing::info!("{from:?} is not of the gang: {error}"),
+    };
+    let Message::Join(join) = first else { return };
+    let entered = admit(host, &join, &wire);
+    match entered {
+        Err(reason) => {
+            tracing::warn!("{from:?} on {} was refused: {reason}", join.host);
+            let _ = wire.send(&Message::Refused { reason }, &[]);
+        }
+        Ok(Some(member)) => {
+            tracing::info!("member {member} on {} has come", join.host);
+            if wire.send(&Message::Welcome, &[]).is_ok() {
+                read_all(&host.seat, member, &wire);
+            } else {
+                host.seat.lose(member, "it was lost");
+            }
+        }
+        Ok(None) => serve_command(host, &wire),
+    }
+}
+
+/// Reads what comes from a member until the connection is over.
+pub(super) fn read_all(seat: &Seat, from: u32, wire: &Wire) {
+    let end = loop {
+        match wire.receive(None) {
+            Ok((message, body)) => seat.take(from, message, body),
+            Err(error) => break error,
+        }
+    };
+    let why = match end.kind() {
+        io::ErrorKind::UnexpectedEof => "it was lost: its agent has ended".to_owned(),
+        _ => format!("it was lost: {end}"),
+    };
+    seat.lose(from, &why);
+}
+
+/// Whether it may come: the member that it is, or a command.
+fn admit(host: &Host, join: &Join, wire: &Arc<Wire>) -> Result<Option<u32>, String> {
+    let place = host.seat.place();
+    let version = env!("CARGO_PKG_VERSION");
+    if join.version != version {
+        return Err(format!("it has Holdfast {}, the leader of the gang {version}", join.version));
+    }
+    if join.gang != place.name {
+        return Err(format!("it is of gang {}, not of gang {}", join.gang, place.name));
+    }
+    let Some(Member { member, members, image }) = join.member else { return Ok(None) };
+    if members != place.members {
+        return Err(format!("it thinks that there are {members} members; gang {} has {}", place.name, place.members));
+    }
+    if member == 0 || member >= members {
+        return Err(format!("the other members of gang {} are 1 to {}", place.name, place.members - 1));
+    }
+    if image != host.image {
+        let of = |image: Option<u64>| match image {
+            Some(image) => format!("restarts image {image}"),
+            None => "starts afresh".to_owned(),
+        };
+        return Err(format!("it {}, member 0 {}", of(image), of(host.image)));
+    }
+    if !host.seat.attach(member, &join.host, wire) {
+        return Err(format!("member {member} of gang {} is there already", place.name));
+    }
+    Ok(Some(member))
+}
+
+/// A command asks: as it would ask the agent of its own host.
+fn serve_command(host: &Host, wire: &Wire) {
+    if wire.send(&Message::Welcome, &[]).is_err() {
+        return;
+    }
+    while let Ok((message, _)) = wire.receive(None) {
+        let Message::Checkpoint { stop, wait, wishes } = message else { return };
+        let request = Request::Checkpoint { stop, wait, wishes };
+        let reply = Agent::connect(&host.job).and_then(|agent| agent.ask(&request));
+        let reply = reply.unwrap_or_else(|failure| Reply::Error { message: failure.message });
+        if wire.send(&Message::Reply(reply), &[]).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! What a member knows of the others: connections, who was lost, and the round that is under way.
+//!
+//! Made by [`super::gather`]; one for each agent of a gang. Threads that read connections tell it what came; the agent's
+//! loop begins rounds; the checkpoint thread meets the others in them ([`super::round`]). Invariants: a phase is over
+//! when all members have come to it, and none goes on before; a round that has failed stays so, for all. Nothing is
+//! sent while the state is locked. Fails by: [`Failed`], with member, host and reason.
+
+use super::message::{Failed, FailedKind, Message, Prepare};
+use super::wire::Wire;
+use crate::settings::GangPlace;
+use holdfast_image::control::Wishes;
+use holdfast_sys::poll::Bell;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the agent's loop is told.
+#[derive(Debug)]
+pub enum Heard {
+    /// From the leader: take part in this round.
+    Prepare(Prepare),
+    /// From a member: it asks for a checkpoint.
+    Ask {
+        /// Which.
+        member: u32,
+        /// End the programs then.
+        stop: bool,
+        /// How.
+        wishes: Wishes,
+    },
+    /// From the leader: there is no round.
+    NoRound(Failed),
+    /// A member was lost.
+    Lost(Failed),
+}
+
+type Listener = Box<dyn Fn(Heard) + Send + Sync>;
+
+/// Who listens, and what came before it did.
+#[derive(Default)]
+struct Ear {
+    listener: Option<Listener>,
+    before: Vec<Heard>,
+}
+
+/// One phase of a round.
+#[derive(Default)]
+struct Slot {
+    said: BTreeMap<u32, Vec<u8>>,
+    all: Option<Vec<Vec<u8>>>,
+}
+
+/// One round.
+struct Table {
+    number: u64,
+    phases: BTreeMap<u32, Slot>,
+    failed: Option<Failed>,
+    over: bool,
+}
+
+impl Table {
+    fn new(number: u64) -> Table {
+        Table { number, phases: BTreeMap::new(), failed: None, over: false }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    links: BTreeMap<u32, Arc<Wire>>,
+    hosts: BTreeMap<u32, String>,
+    lost: BTreeMap<u32, String>,
+    complete: bool,
+    round: Option<Table>,
+}
+
+/// A message on its way out, with its bytes.
+type Parcel = (Message, Vec<u8>);
+
+/// See the head of the file.
+pub struct Seat {
+    place: GangPlace,
+    host: String,
+    /// Rung when someone has come or was lost.
+    bell: Bell,
+    state: Mutex<State>,
+    changed: Condvar,
+    ear: Mutex<Ear>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "member {} of {} of gang {}", self.place.member, self.place.members, self.place.name)
+    }
+}
+
+/// Every gang begins with a round of that number: the restart, if it is one.
+pub const FIRST_ROUND: u64 = 1;
+
+impl Seat {
+    /// Of a member that has met none of the others yet.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn new(place: GangPlace, host: String) -> io::Result<Arc<Seat>> {
+        let hosts = BTreeMap::from([(place.member, host.clone())]);
+        let state = State { hosts, round: Some(Table::new(FIRST_ROUND)), ..State::default() };
+        let (state, changed, ear) = (Mutex::new(state), Condvar::new(), Mutex::default());
+        Ok(Arc::new(Seat { place, host, bell: Bell::new()?, state, changed, ear }))
+    }
+
+    /// Which member it is.
+    pub fn place(&self) -> &GangPlace {
+        &self.place
+    }
+
+    /// The host of this member.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Rung when something has changed.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// From now on this is told; what came before it is told at once.
+    pub fn listen(&self, listener: Listener) {
+        let mut ear = self.ear.lock();
+        ear.before.drain(..).for_each(&listener);
+        ear.listener = Some(listener);
+    }
+
+    pub(super) fn tell(&self, heard: Heard) {
+        let mut ear = self.ear.lock();
+        match &ear.listener {
+            Some(listener) => listener(heard),
+            None => ear.before.push(heard),
+        }
+    }
+
+    /// A member has come. `false`: it is there already, or the gang was complete.
+    pub(super) fn attach(&self, member: u32, host: &str, wire: &Arc<Wire>) -> bool {
+        let mut state = self.state.lock();
+        if state.complete || state.links.contains_key(&member) {
+            return false;
+        }
+        state.links.insert(member, Arc::clone(wire));
+        state.hosts.insert(member, host.to_owned());
+        drop(state);
+        self.bell.ring();
+        true
+    }
+
+    /// The members that have not come yet.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        (1..self.place.members).filter(|member| !state.links.contains_key(member)).collect()
+    }
+
+    /// Whether all have come, as far as this member knows.
+    pub(super) fn is_complete(&self) -> bool {
+        self.state.lock().complete
+    }
+
+    /// Whether the leader is gone, or was never there.
+    pub(super) fn has_no_leader(&self) -> bool {
+        !self.state.lock().links.contains_key(&0)
+    }
+
+    /// All have come, of which the leader tells the others. `false`: one was lost again.
+    pub(super) fn complete(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.links.len() + 1 != self.place.members as usize {
+            return false;
+        }
+        state.complete = true;
+        let hosts = state.hosts.values().cloned().collect();
+        let links: Vec<_> = state.links.clone().into_iter().collect();
+        drop(state);
+        self.send_all(links, &(Message::Complete { hosts }, Vec::new()));
+        true
+    }
+
+    /// What the connection to `from` has brought.
+    pub(super) fn take(&self, from: u32, message: Message, body: Vec<u8>) {
+        match message {
+            Message::Complete { hosts } => {
+                let mut state = self.state.lock();
+                state.hosts = (0..).zip(hosts).collect();
+                state.complete = true;
+                drop(state);
+                self.bell.ring();
+            }
+            Message::Prepare(prepare) => {
+                self.enter(prepare.round);
+                self.tell(Heard::Prepare(prepare));
+            }
+            Message::Say { round, phase } => self.said(from, (round, phase), body),
+            Message::Met { round, phase, lens } => self.met((round, phase), &lens, &body),
+            Message::Failed { round, why } => self.fail(round, why, Some(from)),
+            Message::Ask { stop, wishes } => self.tell(Heard::Ask { member: from, stop, wishes }),
+            Message::NoRound { why } => self.tell(Heard::NoRound(why)),
+            Message::Bye => self.has_ended(from),
+            other => tracing::warn!("member {from} of the gang has sent {other:?}"),
+        }
+    }
+
+    /// A round of which the leader has told: it is the one that is under way.
+    fn enter(&self, number: u64) {
+        let mut state = self.state.lock();
+        // It may have failed before it was told of.
+        if state.round.as_ref().is_none_or(|table| table.number < number) {
+            state.round = Some(Table::new(number));
+        }
+    }
+
+    /// The leader begins a round.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn begin(&self, stop: bool, wishes: &Wishes) -> Result<u64, Failed> {
+        let mut state = self.state.lock();
+        if let Some((member, why)) = state.lost.first_key_value() {
+            return Err(self.failed_of(&state, Some(*member), why.clone(), FailedKind::Other));
+        }
+        let round = state.round.as_ref().map_or(FIRST_ROUND, |table| table.number) + 1;
+        state.round = Some(Table::new(round));
+        let links: Vec<_> = state.links.clone().into_iter().collect();
+        drop(state);
+        let prepare = Prepare { round, stop, wishes: wishes.clone() };
+        self.send_all(links, &(Message::Prepare(prepare), Vec::new()));
+        Ok(round)
+    }
+
+    /// Asks the leader for a checkpoint.
+    ///
+    /// # Errors
+    /// It was lost.
+    pub fn ask(&self, stop: bool, wishes: Wishes) -> Result<(), Failed> {
+        self.to_leader(&(Message::Ask { stop, wishes }, Vec::new()))
+    }
+
+    /// Tells the members that what they have asked for does not come.
+    pub fn no_round(&self, why: &Failed) {
+        let links = self.state.lock().links.clone().into_iter().collect();
+        self.send_all(links, &(Message::NoRound { why: why.clone() }, Vec::new()));
+    }
+
+    /// Who the leader was, and why it is not there.
+    fn to_leader(&self, parcel: &Parcel) -> Result<(), Failed> {
+        let state = self.state.lock();
+        let Some(wire) = state.links.get(&0).cloned() else {
+            let why = state.lost.get(&0).cloned().unwrap_or_else(|| "it was never there".into());
+            return Err(self.failed_of(&state, Some(0), why, FailedKind::Other));
+        };
+        drop(state);
+        self.send_all(vec![(0, wire)], parcel);
+        Ok(())
+    }
+
+    /// A failure with the host of the member.
+    fn failed_of(&self, state: &State, member: Option<u32>, reason: String, kind: FailedKind) -> Failed {
+        let host = member.and_then(|member| state.hosts.get(&member).cloned()).unwrap_or_default();
+        Failed { member, host, reason, kind }
+    }
+
+    /// A failure of this member.
+    pub fn own_failure(&self, reason: String, kind: FailedKind) -> Failed {
+        Failed { member: Some(self.place.member), host: self.host.clone(), reason, kind }
+    }
+
+    /// Sends; one that cannot be reached is lost.
+    fn send_all(&self, links: Vec<(u32, Arc<Wire>)>, (message, body): &Parcel) {
+        for (member, wire) in links {
+            if let Err(error) = wire.send(message, body) {
+                wire.close();
+                self.lose(member, &format!("it was lost: {error}"));
+            }
+        }
+    }
+
+    /// The program of a member has ended in order; what it has said before counts.
+    fn has_ended(&self, member: u32) {
+        let mut state = self.state.lock();
+        state.lost.insert(member, "its program has ended".into());
+    }
+
+    /// A member was lost: the round that is under way is over.
+    pub(super) fn lose(&self, member: u32, why: &str) {
+        let mut state = self.state.lock();
+        let was_there = state.links.remove(&member).is_some();
+        // Before all have come, it may come again.
+        let has_ended = state.lost.contains_key(&member);
+        if state.complete && was_there && !has_ended {
+            tracing::warn!("member {member} of the gang: {why}");
+            state.lost.insert(member, why.to_owned());
+        }
+        let why = state.lost.get(&member).cloned().unwrap_or_else(|| why.to_owned());
+        let failed = self.failed_of(&state, Some(member), why, FailedKind::Other);
+        let under_way = state.round.as_ref().filter(|table| !table.over).map(|table| table.number);
+        let is_complete = state.complete;
+        drop(state);
+        self.bell.ring();
+        if !is_complete || !was_there {
+            return;
+        }
+        if let Some(round) = under_way {
+            self.fail(round, failed.clone(), Some(member));
+        }
+        if !has_ended {
+            self.tell(Heard::Lost(failed));
+        }
+    }
+
+    /// A round is over: of all that `from` does not know of it are told.
+    pub(super) fn fail(&self, round: u64, why: Failed, from: Option<u32>) {
+        let mut state = self.state.lock();
+        if state.round.as_ref().is_none_or(|table| table.number < round) && !self.place.is_leader() {
+            state.round = Some(Table::new(round));
+        }
+        let Some(table) = state.round.as_mut().filter(|table| table.number == round) else { return };
+        if table.failed.is_some() || table.over {
+            return;
+        }
+        tracing::info!("round {round} of the gang is over: {why:?}");
+        table.failed = Some(why.clone());
+        self.changed.notify_all();
+        let links = state.links.clone().into_iter().filter(|(member, _)| Some(*member) != from).collect();
+        drop(state);
+        self.send_all(links, &(Message::Failed { round, why }, Vec::new()));
+    }
+
+    /// The round has come to its end: what happens to members from now on is nothing to it.
+    pub(super) fn end(&self, round: u64) {
+        if let Some(table) = self.state.lock().round.as_mut().filter(|table| table.number == round) {
+            table.over = true;
+        }
+    }
+
+    /// Why a round has failed, if it has.
+    pub(super) fn failure(&self, round: u64) -> Option<Failed> {
+        let state = self.state.lock();
+        match &state.round {
+            Some(table) if table.number == round => table.failed.clone(),
+            _ => Some(self.failed_of(&state, None, "another round has begun".into(), FailedKind::Other)),
+        }
+    }
+
+    /// A member has come to a phase.
+    fn said(&self, from: u32, (round, phase): (u64, u32), body: Vec<u8>) {
+        let mut state = self.state.lock();
+        let Some(table) = state.round.as_mut().filter(|table| table.number == round) else { return };
+        if table.failed.is_some() || table.over {
+            return;
+        }
+        table.phases.entry(phase).or_default().said.insert(from, body);
+        self.close_phase(state, phase);
+    }
+
+    /// Once all have come to a phase, they are told what each has said. Of the leader.
+    fn close_phase(&self, mut state: MutexGuard<'_, State>, phase: u32) {
+        let links: Vec<_> = state.links.clone().into_iter().collect();
+        let Some(table) = state.round.as_mut() else { return };
+        let slot = table.phases.entry(phase).or_default();
+        if slot.said.len() != self.place.members as usize || slot.all.is_some() {
+            return;
+        }
+        let all: Vec<Vec<u8>> = std::mem::take(&mut slot.said).into_values().collect();
+        let lens = all.iter().map(|one| one.len() as u64).collect();
+        let parcel = (Message::Met { round: table.number, phase, lens }, all.concat());
+        slot.all = Some(all);
+        self.changed.notify_all();
+        drop(state);
+        self.send_all(links, &parcel);
+    }
+
+    /// From the leader: all have come to a phase.
+    fn met(&self, (round, phase): (u64, u32), lens: &[u64], mut body: &[u8]) {
+        let mut all = Vec::new();
+        for len in lens {
+            let split = usize::try_from(*len).ok().and_then(|len| body.split_at_checked(len));
+            let Some((one, rest)) = split else { break };
+            all.push(one.to_vec());
+            body = rest;
+        }
+        if all.len() != self.place.members as usize || all.len() != lens.len() || !body.is_empty() {
+            let why = self.own_failure("what the leader has sent makes no sense".into(), FailedKind::Other);
+            return self.fail(round, why, None);
+        }
+        let mut state = self.state.lock();
+        if let Some(table) = state.round.as_mut().filter(|table| table.number == round) {
+            table.phases.entry(phase).or_default().all = Some(all);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Says `own` in a phase of a round, and waits for the others.
+    ///
+    /// # Errors
+    /// The round is over.
+    pub(super) fn meet(
+        &self,
+        (round, phase, name): (u64, u32, &str),
+        own: &[u8],
+        within: Duration,
+    ) -> Result<Vec<Vec<u8>>, Failed> {
+        let end = Instant::now() + within;
+        if self.place.is_leader() {
+            self.said(0, (round, phase), own.to_vec());
+        } else if let Err(why) = self.to_leader(&(Message::Say { round, phase }, own.to_vec())) {
+            self.fail(round, why, None);
+        }
+        loop {
+            if let Some(failed) = self.failure(round) {
+                return Err(failed);
+            }
+            let mut state = self.state.lock();
+            let slot = |state: &mut State| {
+                let table = state.round.as_mut().filter(|table| table.number == round)?;
+                if table.failed.is_some() { None } else { table.phases.get_mut(&phase)?.all.take() }
+            };
+            if let Some(all) = slot(&mut state) {
+                return Ok(all);
+            }
+            let may_change = state.round.as_ref().is_some_and(|t| t.number == round && t.failed.is_none());
+            if may_change && self.changed.wait_until(&mut state, end).timed_out() {
+                let why = self.late(&state, (round, phase, name), within);
+                drop(state);
+                self.fail(round, why, None);
+            }
+        }
+    }
+
+    /// Who has not come.
+    fn late(&self, state: &State, (round, phase, name): (u64, u32, &str), within: Duration) -> Failed {
+        let table = state.round.as_ref().filter(|table| table.number == round);
+        let said = table.and_then(|table| table.phases.get(&phase)).map(|slot| &slot.said);
+        let late = match self.place.is_leader() {
+            true => (0..self.place.members).find(|one| said.is_none_or(|said| !said.contains_key(one))),
+            false => Some(0),
+        };
+        let reason = format!("it was not {name} within {} s", within.as_secs_f64());
+        self.failed_of(state, late, reason, FailedKind::Other)
+    }
+
+    /// This member leaves in order: its program has ended.
+    pub fn leave(&self) {
+        let links: Vec<_> = self.state.lock().links.clone().into_iter().collect();
+        for (_, wire) in links {
+            let _ = wire.send(&Message::Bye, &[]);
+        }
+    }
+}

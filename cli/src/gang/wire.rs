@@ -1,0 +1,215 @@
+//! A connection of a gang: TLS over TCP, with messages in frames.
+//!
+//! Used by the leader and by who asks it. One thread reads; any thread may send. A frame is two lengths (32 bits each,
+//! little-endian), a message as JSON, and bytes that belong to it. Invariants: no message is read before the other side
+//! has proved the key; no length is believed before so many bytes have come. Fails by: an error of the connection,
+//! which is over then.
+
+use super::message::Message;
+use holdfast_sys::{fd, poll};
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest message, and most bytes with one.
+const MOST_MESSAGE: usize = 4 << 20;
+const MOST_BODY: usize = 512 << 20;
+/// The two lengths.
+const HEAD: usize = 8;
+/// How long the other side may take for each step of the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long it may leave a message unread.
+const WRITE: Duration = Duration::from_secs(30);
+/// A host that is gone without a word is noticed after so many seconds (tcp(7)).
+const KEEPALIVE: [(i32, i32); 3] = [(libc::TCP_KEEPIDLE, 10), (libc::TCP_KEEPINTVL, 5), (libc::TCP_KEEPCNT, 4)];
+const UNANSWERED_MS: i32 = 30_000;
+/// Bytes read at once.
+const PIECE: usize = 64 << 10;
+
+/// See the head of the file.
+pub struct Wire {
+    stream: TcpStream,
+    tls: Mutex<Connection>,
+    /// What has come and is no whole frame yet; of the thread that reads.
+    inbox: Mutex<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the connection to {:?}", self.stream.peer_addr())
+    }
+}
+
+impl Wire {
+    /// The leader's side of a connection that was accepted.
+    ///
+    /// # Errors
+    /// The other side does not have the key, or does not answer.
+    pub fn accept(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Wire> {
+        let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        Wire::begin(stream, tls.into())
+    }
+
+    /// The side of who asks.
+    ///
+    /// # Errors
+    /// As [`Wire::accept`].
+    pub fn connect(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Wire> {
+        let name = ServerName::try_from("gang").map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        Wire::begin(stream, tls.into())
+    }
+
+    fn begin(stream: TcpStream, mut tls: Connection) -> io::Result<Wire> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        stream.set_write_timeout(Some(HANDSHAKE))?;
+        fd::set_socket_option(stream.as_fd(), libc::SO_KEEPALIVE, 1)?;
+        for (option, value) in KEEPALIVE.into_iter().chain([(libc::TCP_USER_TIMEOUT, UNANSWERED_MS)]) {
+            fd::set_option(stream.as_fd(), libc::IPPROTO_TCP, option, &value.to_ne_bytes())?;
+        }
+        tls.set_buffer_limit(None);
+        let begun = Instant::now();
+        while tls.is_handshaking() {
+            tls.complete_io(&mut &stream)?;
+            if begun.elapsed() > HANDSHAKE {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+        while tls.wants_write() {
+            tls.write_tls(&mut &stream)?;
+        }
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(Some(WRITE))?;
+        Ok(Wire { stream, tls: Mutex::new(tls), inbox: Mutex::default() })
+    }
+
+    /// Sends a message with bytes that belong to it.
+    ///
+    /// # Errors
+    /// It is too long, or the connection is over.
+    pub fn send(&self, message: &Message, body: &[u8]) -> io::Result<()> {
+        let text = serde_json::to_vec(message).map_err(io::Error::from)?;
+        if text.len() > MOST_MESSAGE || body.len() > MOST_BODY {
+            let what = format!("a message of {} bytes is too long", text.len().saturating_add(body.len()));
+            return Err(io::Error::new(ErrorKind::InvalidInput, what));
+        }
+        let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+        let mut tls = self.tls.lock();
+        for part in [&len(&text)[..], &len(body), &text, body] {
+            for piece in part.chunks(PIECE) {
+                tls.writer().write_all(piece)?;
+                if piece.len() == PIECE {
+                    self.flush(&mut tls)?;
+                }
+            }
+        }
+        self.flush(&mut tls)
+    }
+
+    fn flush(&self, tls: &mut Connection) -> io::Result<()> {
+        while tls.wants_write() {
+            if tls.write_tls(&mut &self.stream)? == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next message; no longer than until `end`, if there is one.
+    ///
+    /// # Errors
+    /// The connection is over, or what comes is no message of ours. TimedOut: the end has come.
+    pub fn receive(&self, end: Option<Instant>) -> io::Result<(Message, Vec<u8>)> {
+        let mut inbox = self.inbox.lock();
+        let mut piece = vec![0; PIECE];
+        loop {
+            if let Some(frame) = take_frame(&mut inbox)? {
+                return Ok(frame);
+            }
+            let read = self.tls.lock().reader().read(&mut piece);
+            match read {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(len) => {
+                    inbox.extend_from_slice(&piece[..len]);
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if poll::readable(&[self.stream.as_fd()], left)? == [true] {
+                self.take_in()?;
+            } else if left.is_some_and(|left| left.is_zero()) {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// What has come is deciphered.
+    fn take_in(&self) -> io::Result<()> {
+        let mut tls = self.tls.lock();
+        if tls.read_tls(&mut &self.stream)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        tls.process_new_packets().map_err(io::Error::other)?;
+        self.flush(&mut tls)
+    }
+
+    /// Ends the connection: both sides' readers see it.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// The first frame, if it is whole.
+fn take_frame(inbox: &mut Vec<u8>) -> io::Result<Option<(Message, Vec<u8>)>> {
+    let Some((head, rest)) = inbox.split_at_checked(HEAD) else { return Ok(None) };
+    let len = |at: usize| {
+        let bytes = head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        u32::from_le_bytes(bytes.unwrap_or_default()) as usize
+    };
+    let (text, body) = (len(0), len(4));
+    if text > MOST_MESSAGE || body > MOST_BODY {
+        let what = format!("a message of {text} and {body} bytes is none of ours");
+        return Err(io::Error::new(ErrorKind::InvalidData, what));
+    }
+    if rest.len() < text + body {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&rest[..text]).map_err(io::Error::from)?;
+    let body = rest[text..text + body].to_vec();
+    let whole = HEAD + text + body.len();
+    inbox.drain(..whole);
+    Ok(Some((message, body)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_taken_when_it_is_whole_and_no_length_is_believed() {
+        let text = serde_json::to_vec(&Message::Bye).unwrap();
+        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
+        frame.extend(3_u32.to_le_bytes());
+        frame.extend(&text);
+        frame.extend(b"abc");
+        for cut in 0..frame.len() {
+            assert!(take_frame(&mut frame[..cut].to_vec()).unwrap().is_none(), "{cut}");
+        }
+        let mut two = [frame.as_slice(), b"x"].concat();
+        let (message, body) = take_frame(&mut two).unwrap().unwrap();
+        assert_eq!((message, body.as_slice(), two.as_slice()), (Message::Bye, &b"abc"[..], &b"x"[..]));
+        let long = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
+        assert!(take_frame(&mut long.clone()).is_err());
+        let other = [1_u32.to_le_bytes(), 0_u32.to_le_bytes()].concat();
+        assert!(take_frame(&mut [other, b"x".to_vec()].concat()).is_err());
+    }
+}

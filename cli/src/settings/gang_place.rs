@@ -1,0 +1,145 @@
+//! `--gang R/S|auto`: which member of a gang a job is. The place is kept in `job.json`.
+//!
+//! Called by `run` and `restart`; the agent reads the place. Invariant: a place has a member below the number of
+//! members. Fails by: words that say what is accepted.
+
+use serde::{Deserialize, Serialize};
+
+/// Most members that a gang may have.
+pub const MOST_MEMBERS: u32 = 10_000;
+
+/// What launchers tell a rank of itself: its number, and how many there are. The innermost launcher counts: a batch
+/// script of Slurm has the variables of its own step (srun(1), mpirun(1) of Open MPI, the PMI of MPICH).
+const VARIABLES: [[&str; 2]; 3] = [
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+    ["PMI_RANK", "PMI_SIZE"],
+    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
+];
+
+/// The option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GangChoice {
+    /// This member of so many.
+    Place(u32, u32),
+    /// As the launcher says.
+    Auto,
+}
+
+/// A member of a gang.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GangPlace {
+    /// Name of the gang.
+    pub name: String,
+    /// This member; the first, 0, is the leader.
+    pub member: u32,
+    /// How many there are.
+    pub members: u32,
+    /// Where the leader listens, if that was said: `ADDRESS:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// How long the others are waited for, seconds.
+    pub wait_s: u64,
+}
+
+impl GangPlace {
+    /// The name of the job of one of its members.
+    pub fn job_of(&self, member: u32) -> String {
+        member_job(&self.name, member)
+    }
+
+    /// Whether it is the one in the middle.
+    pub fn is_leader(&self) -> bool {
+        self.member == 0
+    }
+}
+
+/// The name of the job of a member.
+pub fn member_job(gang: &str, member: u32) -> String {
+    format!("{gang}.{member}")
+}
+
+/// Reads `R/S` or `auto`.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_gang(text: &str) -> Result<GangChoice, String> {
+    if text == "auto" {
+        return Ok(GangChoice::Auto);
+    }
+    let numbers = text.split_once('/').and_then(|(r, s)| Some((r.parse().ok()?, s.parse().ok()?)));
+    let Some((member, members)) = numbers else {
+        return Err("write MEMBER/MEMBERS, for example 0/2 and 1/2, or auto".into());
+    };
+    check(member, members).map(|()| GangChoice::Place(member, members))
+}
+
+fn check(member: u32, members: u32) -> Result<(), String> {
+    if members == 0 || members > MOST_MEMBERS {
+        return Err(format!("a gang has 1 to {MOST_MEMBERS} members, not {members}"));
+    }
+    if member >= members {
+        return Err(format!("the members of a gang of {members} are 0 to {}, not {member}", members - 1));
+    }
+    Ok(())
+}
+
+impl GangChoice {
+    /// The member and how many there are; `variable` reads the environment.
+    ///
+    /// # Errors
+    /// No launcher says it, or says something else.
+    pub fn place(self, variable: impl Fn(&str) -> Option<String>) -> Result<(u32, u32), String> {
+        if let GangChoice::Place(member, members) = self {
+            return Ok((member, members));
+        }
+        for [rank, size] in VARIABLES {
+            let (Some(rank_text), Some(size_text)) = (variable(rank), variable(size)) else { continue };
+            let (Ok(member), Ok(members)) = (rank_text.parse(), size_text.parse()) else {
+                return Err(format!("{rank}={rank_text} and {size}={size_text} are no member of a gang"));
+            };
+            check(member, members).map_err(|why| format!("{rank}={rank_text}, {size}={size_text}: {why}"))?;
+            return Ok((member, members));
+        }
+        Err(format!(
+            "--gang auto: no launcher has set {}; write --gang MEMBER/MEMBERS",
+            VARIABLES.map(|[rank, size]| format!("{rank} and {size}")).join(", or ")
+        ))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_member_of_so_many() {
+        assert_eq!(parse_gang("0/2"), Ok(GangChoice::Place(0, 2)));
+        assert_eq!(parse_gang("auto"), Ok(GangChoice::Auto));
+        for wrong in ["2/2", "0/0", "1", "-1/2", "0/2/3", "", "a/b", "0/10001"] {
+            assert!(parse_gang(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(member_job("sim", 3), "sim.3");
+    }
+
+    #[test]
+    fn the_innermost_launcher_says_it() {
+        let of = |set: &'static [(&str, &str)]| {
+            GangChoice::Auto.place(move |name| {
+                set.iter().find(|(one, _)| *one == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(of(&[("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "4")]), Ok((3, 4)));
+        let both = &[
+            ("SLURM_PROCID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "1"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+        ];
+        assert_eq!(of(both), Ok((1, 2)));
+        assert!(of(&[]).unwrap_err().contains("--gang MEMBER/MEMBERS"));
+        assert!(of(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]).unwrap_err().contains("PMI_RANK=2"));
+        assert!(of(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]).is_err());
+        assert_eq!(GangChoice::Place(1, 2).place(|_| None), Ok((1, 2)));
+    }
+}
