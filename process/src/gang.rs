@@ -1,9 +1,9 @@
 //! The other members of a gang, as a cut and a restart need them: one meeting after the other.
 //!
-//! Implemented by the agent, which has the connections; called by `cut` and by [`crate::rebuild`]. A gang is the members
-//! of one job over several hosts, each with an agent of its own. What must hold: all members have the same meetings in
-//! the same order, and none goes on before all have come. How it fails: [`GangError`]; the round is over then, for
-//! every member.
+//! Implemented by the agent, which has the connections; called by `cut` and by [`crate::rebuild`]. A gang is the
+//! members of one job over several hosts, each with an agent of its own. What must hold: all members have the same
+//! meetings in the same order, and none goes on before all have come. How it fails: [`GangError`]; the round is over
+//! then, for every member.
 
 use std::fmt;
 use std::time::Duration;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
 /// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then those of a gang,
-/// that of a page server, those of programs that use CUDA, and those of a rollback, of which `rollback-changed` can fail as well.
+/// that of a page server, those of programs that use CUDA, and those of a rollback, of which `rollback-changed` can
+/// fail as well.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",

@@ -5,7 +5,7 @@
 
 use super::carry_over::CarryOver;
 use super::cuda::Cuda;
-use super::gang::Membership;
+use super::membership::Membership;
 use crate::earlier::Earlier;
 use crate::exit::Failure;
 use crate::front_link::{Link, Tell};
@@ -119,7 +119,11 @@ impl JobContext {
 
     /// Images that stay while this run goes on.
     pub fn pinned(&self) -> Pinned {
-        Pinned { restarted_from: self.restarted_from.map(|epoch| epoch.0), run_before: self.earlier.kept(), gang: None }
+        Pinned {
+            restarted_from: self.restarted_from.map(|epoch| epoch.0),
+            run_before: self.earlier.kept(),
+            gang: None,
+        }
     }
 
     /// What the restart has mapped of its image.

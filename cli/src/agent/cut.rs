@@ -204,9 +204,7 @@ fn stop(
             Err(error @ (CutError::Busy { .. } | CutError::Changed { .. })) if request.round.is_some() => {
                 return Err(CheckpointError::Again(error.to_string()));
             }
-            Err(CutError::Unsettled(met))
-                if request.round.is_some() && !awaited.has_had(PATIENCE, &met) =>
-            {
+            Err(CutError::Unsettled(met)) if request.round.is_some() && !awaited.has_had(PATIENCE, &met) => {
                 return Err(CheckpointError::Again(never_settled(&met).line()));
             }
             // A process that was made just now registers in a moment. All were stopped for it: not too often.

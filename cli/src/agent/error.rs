@@ -68,7 +68,11 @@ impl CheckpointError {
 /// As much of a line as fits a message: another member may have had many reasons.
 fn bounded_line(line: &str) -> String {
     const ROOM: usize = 32 * 1024;
-    if line.len() <= ROOM { line.to_owned() } else { line.chars().take(ROOM / 4).collect::<String>() + " …" }
+    if line.len() <= ROOM {
+        line.to_owned()
+    } else {
+        line.chars().take(ROOM / 4).collect::<String>() + " …"
+    }
 }
 
 /// As many reasons as fit a message.

@@ -7,15 +7,16 @@
 
 use super::context::JobContext;
 use super::error::CheckpointError;
+use super::membership::Membership;
 use super::request::CheckpointRequest;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::{Link, Tell};
 use crate::gang::folder::GangFolder;
-use crate::gang::gather::{Meanwhile, Plan, gather};
+use crate::gang::gather::gather;
 use crate::gang::image::{GangImage, MemberImage, digest};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
-use crate::gang::seat::Seat;
+use crate::gang::waiting::{Meanwhile, Plan};
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_process::{Gang, Phase};
@@ -36,29 +37,6 @@ const NAMING: Duration = Duration::from_secs(120);
 const BUSY: Duration = Duration::from_secs(20);
 /// The pause before.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// See the head of the file.
-pub struct Membership {
-    /// The others.
-    pub seat: Arc<Seat>,
-    /// What the store has of the gang.
-    pub folder: GangFolder,
-}
-
-impl Membership {
-    /// Whether this agent is the one in the middle.
-    pub fn is_leader(&self) -> bool {
-        self.seat.place().is_leader()
-    }
-
-    /// The program has ended.
-    pub fn leave(&self) {
-        self.seat.leave();
-        if self.is_leader() {
-            self.folder.withdraw();
-        }
-    }
-}
 
 /// Finds the other members, if the job is one of a gang.
 ///
@@ -95,6 +73,30 @@ pub fn enter(
         return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));
     };
     Ok(Some(Membership { seat, folder }))
+}
+
+/// This member's part of a restart is done, or has failed: then all others' have.
+///
+/// # Errors
+/// As its part; one that may succeed if all try again says so.
+pub fn restarted(
+    context: &JobContext,
+    round: Option<&Round>,
+    rebuilt: Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Some(round) = round else { return rebuilt };
+    if let Err(failure) = &rebuilt {
+        let is_transient = failure.kind == FailureKind::Transient;
+        let kind = if is_transient { FailedKind::Again } else { FailedKind::Other };
+        round.fail(failure.message.clone(), kind);
+        context.gang.iter().filter(|gang| gang.is_leader()).for_each(|gang| gang.folder.withdraw());
+    }
+    let why = round.failure().filter(|why| why.kind == FailedKind::Again);
+    round.end();
+    rebuilt.map_err(|failure| match why {
+        Some(_) => Failure { kind: FailureKind::Transient, ..failure },
+        None => failure,
+    })
 }
 
 /// The image that no rule removes, if the job is a member of a gang.
@@ -159,12 +161,7 @@ pub fn name_image(context: &JobContext, round: &Round, epoch: Epoch) -> Result<u
     }
 }
 
-fn make_image(
-    context: &JobContext,
-    gang: &Membership,
-    round: &Round,
-    epoch: Epoch,
-) -> Result<u64, String> {
+fn make_image(context: &JobContext, gang: &Membership, round: &Round, epoch: Epoch) -> Result<u64, String> {
     fault::point("gang-committed");
     let own = own_part(context, gang, epoch).map_err(|failure| failure.message)?;
     let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;

@@ -22,6 +22,7 @@ mod gang;
 mod headroom;
 mod hook;
 mod kept;
+mod membership;
 mod own_end;
 mod precopy;
 mod processes;
@@ -201,7 +202,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         attach::announce(&context.job)?;
     }
     if let (Some(epoch), Some(seed)) = (args.restart, args.seed) {
-        rebuild_program(&context, &mut event_loop, link, Epoch(epoch), seed, args)?;
+        let round = context.gang.as_ref().map(|gang| Round::restart(&gang.seat));
+        let rebuilt = rebuild_program(&context, &mut event_loop, (link, &round), Epoch(epoch), seed, args);
+        gang::restarted(&context, round.as_deref(), rebuilt)?;
     } else if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
@@ -214,7 +217,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     if context.lock.is_in_place() {
         let _ = folder.tier().clean(folder.folder());
     }
-    context.gang.iter().for_each(gang::Membership::leave);
+    context.gang.iter().for_each(membership::Membership::leave);
     leave(&context);
     served
 }
@@ -343,7 +346,7 @@ fn key_of_start(args: &AgentArgs) -> OnceLock<Vec<u8>> {
 fn rebuild_program(
     context: &JobContext,
     event_loop: &mut EventLoop,
-    link: &Option<Link>,
+    (link, round): (&Option<Link>, &Option<Arc<Round>>),
     epoch: Epoch,
     seed: i32,
     args: &AgentArgs,
@@ -380,7 +383,6 @@ fn rebuild_program(
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let round = context.gang.as_ref().map(|gang| Round::restart(&gang.seat));
     let options = RebuildOptions {
         lazy: args.lazy,
         socket_path: context.job.socket_path(),

@@ -2,7 +2,8 @@
 //!
 //! Called by the checkpoint thread, and when the program has come to its end. What must hold: neither the newest image
 //! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor the one that the
-//! newest image of its gang names, nor, while the program runs, what a run before that did not come to its end has left.
+//! newest image of its gang names, nor, while the program runs, what a run before that did not come to its end has
+//! left.
 
 use super::context::JobContext;
 use super::gang;

@@ -2,9 +2,9 @@
 //!
 //! The bound is a layer around the first tier. When an image that is being written does not fit, the oldest ones go,
 //! those that a lower tier waits for later, and last what an earlier run that did not come to its end has left, each
-//! with a warning; none, if all together would not be enough. Invariants: the newest good image, the one that the program
-//! was restarted from and the one that its gang needs stay; when that is not enough the new image fails, its files
-//! vanish, and nothing else has happened.
+//! with a warning; none, if all together would not be enough. Invariants: the newest good image, the one that the
+//! program was restarted from and the one that its gang needs stay; when that is not enough the new image fails, its
+//! files vanish, and nothing else has happened.
 
 use super::context::JobContext;
 use super::error::CheckpointError;

@@ -5,9 +5,10 @@
 use crate::args::{CheckpointArgs, RestartArgs, RunArgs};
 use crate::client::accepted;
 use crate::exit::{Exit, Failure};
+use crate::gang::choice::choose;
 use crate::gang::command;
 use crate::gang::folder::GangFolder;
-use crate::gang::image::{GangImage, choose};
+use crate::gang::image::GangImage;
 use crate::names::ImageName;
 use crate::report;
 use crate::settings::{GangPlace, Recipe, Settings, member_job};
@@ -104,8 +105,8 @@ pub fn of_restart(
 pub fn needs_place(place: &GangPlace) -> Failure {
     let GangPlace { name, member, members, .. } = place;
     let what = format!(
-        "job {} is a member of gang {name}: `holdfast restart {name} --gang {member}/{members}`, and all other members, \
-         go on together; `holdfast restart --name NEW` makes a copy of it alone",
+        "job {} is a member of gang {name}: `holdfast restart {name} --gang {member}/{members}`, and all other \
+         members, go on together; `holdfast restart --name NEW` makes a copy of it alone",
         place.job_of(*member)
     );
     Failure::new(Exit::Refused, what)
@@ -183,7 +184,10 @@ pub fn jobs_of(store: &Store, gang: &str) -> Result<Vec<String>, Failure> {
     for name in store.jobs()? {
         let is_named_so = name.strip_prefix(gang).is_some_and(|rest| rest.starts_with('.'));
         let Ok(job) = store.job(&name) else { continue };
-        if is_named_so && job.has_recipe()? && Recipe::read(&job)?.settings.gang.is_some_and(|p| p.name == gang) {
+        if is_named_so
+            && job.has_recipe()?
+            && Recipe::read(&job)?.settings.gang.is_some_and(|p| p.name == gang)
+        {
             found.push(name);
         }
     }
@@ -247,11 +251,14 @@ pub fn needed_of(
         return Ok(BTreeSet::new());
     }
     let Some(place) = Recipe::read(job)?.settings.gang else { return Ok(BTreeSet::new()) };
-    let folder = if all && going.contains(&place.name) { None } else { GangFolder::open(store, &place.name)? };
+    let folder =
+        if all && going.contains(&place.name) { None } else { GangFolder::open(store, &place.name)? };
     let Some(folder) = folder else { return Ok(BTreeSet::new()) };
     if all {
         let (job, name) = (job.name(), &place.name);
-        let what = format!("job {job} is a member of gang {name}; `holdfast rm {name}` deletes the gang, with all of it");
+        let what = format!(
+            "job {job} is a member of gang {name}; `holdfast rm {name}` deletes the gang, with all of it"
+        );
         return Err(Failure::new(Exit::Refused, what));
     }
     Ok(folder.needed_of(place.member)?.into_iter().collect())

@@ -9,7 +9,7 @@ use crate::pidfile;
 use crate::report;
 use crate::same_run;
 use crate::saved;
-use crate::settings::{Recipe, signal_name};
+use crate::settings::{GangPlace, Recipe, signal_name};
 use crate::table::Table;
 use crate::tiers;
 use holdfast_image::Epoch;
@@ -41,9 +41,8 @@ struct Row {
     pid: Option<i32>,
     agent_pid: Option<i32>,
     command: Vec<Name>,
-    /// The gang that it is a member of, and which.
-    gang: Option<String>,
-    member: Option<u32>,
+    /// Its place in the gang that it is a member of.
+    gang: Option<GangPlace>,
     newest: Option<Epoch>,
     last_error: Option<String>,
     /// The image that was to end the program has failed.
@@ -190,8 +189,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
         last,
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
-        gang: recipe.settings.gang.as_ref().map(|place| place.name.clone()),
-        member: recipe.settings.gang.as_ref().map(|place| place.member),
+        gang: recipe.settings.gang,
         command: recipe.command,
         newest: newest(&images).map(|image| image.epoch),
         under_way: status.as_ref().and_then(|status| status.under_way),
@@ -452,6 +450,7 @@ mod tests {
             pid: None,
             agent_pid: None,
             command: vec![Name(b"./sim".to_vec())],
+            gang: None,
             newest: Some(Epoch(2)),
             last_error: None,
             stop_failed: false,
@@ -503,6 +502,7 @@ mod tests {
             pid: None,
             agent_pid: None,
             command: Vec::new(),
+            gang: None,
             newest: None,
             last_error: None,
             stop_failed: false,
@@ -559,6 +559,7 @@ mod tests {
             pid: None,
             agent_pid: None,
             command: Vec::new(),
+            gang: None,
             newest: Some(Epoch(3)),
             last_error: None,
             stop_failed: false,

@@ -1,8 +1,8 @@
 //! Running a program from its beginning up to its end.
 
-use super::supervise::{Child, Ending, StartState, supervise};
 use super::environment;
 use super::launch::{self, AgentTask, Interrupt};
+use super::supervise::{Child, Ending, StartState, supervise};
 use crate::entries::c_string;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::Tell;
@@ -57,7 +57,11 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
     let agent = match started {
         Err(failure) if failure.kind == FailureKind::Interrupted => {
             let signal = state.told_to_end().unwrap_or(libc::SIGTERM);
-            report::note(&format!("{} came before the program of job {} ran", signal_name(signal), job.name()));
+            report::note(&format!(
+                "{} came before the program of job {} ran",
+                signal_name(signal),
+                job.name()
+            ));
             return Ok(Ending::Program(ExitStatus::from_raw(signal)));
         }
         started => started?,

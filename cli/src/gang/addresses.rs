@@ -47,10 +47,16 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_the_kernel_prints_them() {
-        let text = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 10.1.2.3\n        \
-                    /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n     |-- 127.0.0.1\n        \
-                    /32 host LOCAL\nLocal:\n     |-- 10.1.2.3\n        /32 host LOCAL\n";
-        let found: Vec<Ipv4Addr> = of_trie(text).into_iter().collect();
+        let leaf = |address: &str, is: &str| format!("     |-- {address}\n        {is}\n");
+        let text = [
+            leaf("0.0.0.0", "/0 universe UNICAST"),
+            leaf("10.1.2.3", "/32 host LOCAL"),
+            leaf("10.1.2.255", "/32 link BROADCAST"),
+            leaf("127.0.0.1", "/32 host LOCAL"),
+            leaf("10.1.2.3", "/32 host LOCAL"),
+        ];
+        let text = format!("Main:\n  +-- 0.0.0.0/0 3 0 5\n{}", text.concat());
+        let found: Vec<Ipv4Addr> = of_trie(&text).into_iter().collect();
         assert_eq!(found, [Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::LOCALHOST]);
         let text = "00000000000000000000000000000001 01 80 10 80       lo\n\
                     fe80000000000000021122fffe334455 02 40 20 80     eth0\n\

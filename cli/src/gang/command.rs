@@ -17,9 +17,10 @@ pub fn checkpoint(folder: &GangFolder, stop: bool, wait: bool, wishes: Wishes) -
             Exit::NotFound,
             format!("gang {name} is not running, or its leader cannot be reached: {why}"),
         ),
-        NotMet::Refused(reason) => {
-            Failure::new(Exit::Refused, format!("the leader of gang {name} has refused this command: {reason}"))
-        }
+        NotMet::Refused(reason) => Failure::new(
+            Exit::Refused,
+            format!("the leader of gang {name} has refused this command: {reason}"),
+        ),
     })?;
     let answer =
         wire.send(&Message::Checkpoint { stop, wait, wishes }, &[]).and_then(|()| wire.receive(None));

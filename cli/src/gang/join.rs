@@ -4,11 +4,11 @@
 //! not have the key, is not the leader. Fails by: why it was refused, or whom it has waited for.
 
 use super::folder::{GangFolder, Leader};
-use super::gather::{Meanwhile, Patience, Plan, host_name};
 use super::key::Key;
 use super::lead::read_all;
 use super::message::{Join, Member, Message};
 use super::seat::Seat;
+use super::waiting::{Meanwhile, Patience, Plan, host_name};
 use super::wire::Wire;
 use crate::exit::{Exit, Failure};
 use std::net::{SocketAddr, TcpStream};
@@ -44,7 +44,10 @@ pub(super) fn join(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
             },
             Err(NotMet::Yet(why)) => why,
             Err(NotMet::Refused(reason)) => {
-                let what = format!("the leader of gang {} has refused member {}: {reason}", place.name, place.member);
+                let what = format!(
+                    "the leader of gang {} has refused member {}: {reason}",
+                    place.name, place.member
+                );
                 return Err(Failure::new(Exit::Refused, what));
             }
         };
@@ -118,7 +121,8 @@ pub(super) fn find(folder: &GangFolder, member: Option<Member>) -> Result<(Wire,
     addresses.sort_by_key(|address| address.ip().is_loopback() != is_here);
     let mut why = format!("the one on {} has no address", leader.host);
     for address in addresses {
-        let wire = TcpStream::connect_timeout(&address, CONNECT).and_then(|stream| Wire::connect(stream, &config));
+        let wire =
+            TcpStream::connect_timeout(&address, CONNECT).and_then(|stream| Wire::connect(stream, &config));
         let met = wire.and_then(|wire| {
             let (version, gang) = (env!("CARGO_PKG_VERSION").to_owned(), folder.name().to_owned());
             let join = Join { version, gang, host: host_name(), member };

@@ -4,13 +4,13 @@
 //! Invariants: who does not have the key gets nothing and keeps none waiting; one of another version, gang or size, a
 //! second one of a rank, one that restarts another image are refused by name. Fails by: who did not come.
 
+use super::addresses;
 use super::folder::{GangFolder, Leader};
-use super::gather::{Meanwhile, Patience, Plan, host_name, members};
 use super::key::{Key, random_name};
 use super::message::{Join, Member, Message};
 use super::seat::Seat;
+use super::waiting::{Meanwhile, Patience, Plan, host_name, members};
 use super::wire::Wire;
-use super::addresses;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use holdfast_image::control::{Reply, Request};
@@ -76,7 +76,9 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
         if patience.is_over() {
             folder.withdraw();
             let (who, name, limit) = (members(&missing), &place.name, place.wait_s);
-            let what = format!("{who} of gang {name} did not come within {limit} s (--gang-wait); nothing was started");
+            let what = format!(
+                "{who} of gang {name} did not come within {limit} s (--gang-wait); nothing was started"
+            );
             return Err(Failure::new(Exit::Refused, what));
         }
         patience.say(meanwhile, || format!("{} of gang {}", members(&missing), place.name));
@@ -95,7 +97,10 @@ fn listen(wanted: Option<&str>) -> Result<TcpListener, Failure> {
         return any.map_err(|error| Failure::system("listening for the members of the gang", &error));
     };
     let bad = |why: &dyn std::fmt::Display| {
-        Failure::new(Exit::Usage, format!("--gang-listen {wanted}: {why}; write ADDRESS:PORT (port 0: a free one)"))
+        Failure::new(
+            Exit::Usage,
+            format!("--gang-listen {wanted}: {why}; write ADDRESS:PORT (port 0: a free one)"),
+        )
     };
     let addresses: Vec<SocketAddr> = wanted.to_socket_addrs().map_err(|error| bad(&error))?.collect();
     TcpListener::bind(addresses.as_slice()).map_err(|error| bad(&error))
@@ -140,18 +145,17 @@ fn serve(host: &Host, stream: TcpStream) {
         Err(error) => return tracing::info!("{from:?} is not of the gang: {error}"),
     };
     let Message::Join(join) = first else { return };
-    let entered = admit(host, &join, &wire);
+    let entered = admit(host, &join);
     match entered {
         Err(reason) => {
             tracing::warn!("{from:?} on {} was refused: {reason}", join.host);
             let _ = wire.send(&Message::Refused { reason }, &[]);
         }
         Ok(Some(member)) => {
-            tracing::info!("member {member} on {} has come", join.host);
-            if wire.send(&Message::Welcome, &[]).is_ok() {
+            // What the others are told comes after the answer.
+            if wire.send(&Message::Welcome, &[]).is_ok() && host.seat.attach(member, &join.host, &wire) {
+                tracing::info!("member {member} on {} has come", join.host);
                 read_all(&host.seat, member, &wire);
-            } else {
-                host.seat.lose(member, "it was lost");
             }
         }
         Ok(None) => serve_command(host, &wire),
@@ -174,7 +178,7 @@ pub(super) fn read_all(seat: &Seat, from: u32, wire: &Wire) {
 }
 
 /// Whether it may come: the member that it is, or a command.
-fn admit(host: &Host, join: &Join, wire: &Arc<Wire>) -> Result<Option<u32>, String> {
+fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
     let place = host.seat.place();
     let version = env!("CARGO_PKG_VERSION");
     if join.version != version {
@@ -185,7 +189,10 @@ fn admit(host: &Host, join: &Join, wire: &Arc<Wire>) -> Result<Option<u32>, Stri
     }
     let Some(Member { member, members, image }) = join.member else { return Ok(None) };
     if members != place.members {
-        return Err(format!("it thinks that there are {members} members; gang {} has {}", place.name, place.members));
+        return Err(format!(
+            "it thinks that there are {members} members; gang {} has {}",
+            place.name, place.members
+        ));
     }
     if member == 0 || member >= members {
         return Err(format!("the other members of gang {} are 1 to {}", place.name, place.members - 1));
@@ -197,7 +204,7 @@ fn admit(host: &Host, join: &Join, wire: &Arc<Wire>) -> Result<Option<u32>, Stri
         };
         return Err(format!("it {}, member 0 {}", of(image), of(host.image)));
     }
-    if !host.seat.attach(member, &join.host, wire) {
+    if !host.seat.awaits(member) {
         return Err(format!("member {member} of gang {} is there already", place.name));
     }
     Ok(Some(member))

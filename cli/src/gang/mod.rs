@@ -1,16 +1,19 @@
 //! A gang: the members of one job over several hosts, checkpointed and restarted as one. Each member is a job of its
 //! own, with an agent of its own.
 //!
-//! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang.
+//! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang;
+//!   [`choice`]: which one is restarted.
 //! * [`key`], [`wire`], [`message`]: how members talk: TLS with keys that only who can read the store has.
-//! * [`gather`], [`lead`], [`join`]: how they find each other. [`seat`], [`round`]: what a member knows of the others,
-//!   and how they meet. [`addresses`]: where a leader is reached. [`command`]: `holdfast checkpoint` of a gang.
+//! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other. [`seat`], [`round`]: what a member knows
+//!   of the others, and how they meet. [`addresses`]: where a leader is reached. [`command`]: `holdfast checkpoint` of
+//!   a gang.
 //!
 //! Member 0, the leader, is in the middle of a star; the others know it alone. Invariants: a round is over for all
 //! members or for none; an image of a gang is there when its manifest is, and names images that are committed. Fails
 //! by: an error that names member, host and reason; the programs run on.
 
 mod addresses;
+pub mod choice;
 pub mod command;
 pub mod folder;
 pub mod gather;
@@ -23,4 +26,5 @@ pub mod round;
 pub mod seat;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 mod wire;

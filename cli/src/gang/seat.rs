@@ -1,9 +1,9 @@
 //! What a member knows of the others: connections, who was lost, and the round that is under way.
 //!
-//! Made by [`super::gather`]; one for each agent of a gang. Threads that read connections tell it what came; the agent's
-//! loop begins rounds; the checkpoint thread meets the others in them ([`super::round`]). Invariants: a phase is over
-//! when all members have come to it, and none goes on before; a round that has failed stays so, for all. Nothing is
-//! sent while the state is locked. Fails by: [`Failed`], with member, host and reason.
+//! Made by [`super::gather`]; one for each agent of a gang. Threads that read connections tell it what came; the loop
+//! of the agent begins rounds; the checkpoint thread meets the others in them ([`super::round`]). Invariants: a phase
+//! is over when all members have come to it, and none goes on before; a round that has failed stays so, for all.
+//! Nothing is sent while the state is locked. Fails by: [`Failed`], with member, host and reason.
 
 use super::message::{Failed, FailedKind, Message, Prepare};
 use super::wire::Wire;
@@ -138,6 +138,12 @@ impl Seat {
             Some(listener) => listener(heard),
             None => ear.before.push(heard),
         }
+    }
+
+    /// Whether this member may come.
+    pub(super) fn awaits(&self, member: u32) -> bool {
+        let state = self.state.lock();
+        !state.complete && !state.links.contains_key(&member)
     }
 
     /// A member has come. `false`: it is there already, or the gang was complete.
@@ -451,5 +457,11 @@ impl Seat {
         for (_, wire) in links {
             let _ = wire.send(&Message::Bye, &[]);
         }
+    }
+
+    /// All connections end, as those of an agent that was killed.
+    #[cfg(test)]
+    pub fn close_all(&self) {
+        self.state.lock().links.values().for_each(|wire| wire.close());
     }
 }

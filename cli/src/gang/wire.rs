@@ -26,7 +26,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long it may leave a message unread.
 const WRITE: Duration = Duration::from_secs(30);
 /// A host that is gone without a word is noticed after so many seconds (tcp(7)).
-const KEEPALIVE: [(i32, i32); 3] = [(libc::TCP_KEEPIDLE, 10), (libc::TCP_KEEPINTVL, 5), (libc::TCP_KEEPCNT, 4)];
+const KEEPALIVE: [(i32, i32); 3] =
+    [(libc::TCP_KEEPIDLE, 10), (libc::TCP_KEEPINTVL, 5), (libc::TCP_KEEPCNT, 4)];
 const UNANSWERED_MS: i32 = 30_000;
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;

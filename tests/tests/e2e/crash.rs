@@ -217,9 +217,20 @@ pub(crate) fn all_points() -> Vec<String> {
 
 fn checkpoint_points() -> Vec<String> {
     let elsewhere = |point: &String| {
-        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-", "gang-", "pages-", "cuda-", "rollback-"]
-            .iter()
-            .any(|begin| point.starts_with(begin))
+        [
+            "seed-",
+            "front-",
+            "foothold",
+            "cascade-",
+            "remove-",
+            "fetch-",
+            "gang-",
+            "pages-",
+            "cuda-",
+            "rollback-",
+        ]
+        .iter()
+        .any(|begin| point.starts_with(begin))
     };
     all_points().into_iter().filter(|point| !elsewhere(point)).collect()
 }

@@ -200,7 +200,13 @@ mod tests {
 
     fn tier(wish: Wish, numbers: &[u64]) -> TierHolds {
         let versions = numbers.iter().map(|&number| held(number, true)).collect();
-        TierHolds { wish, versions, waiting: BTreeSet::new(), others: BTreeSet::new(), needed: BTreeSet::new() }
+        TierHolds {
+            wish,
+            versions,
+            waiting: BTreeSet::new(),
+            others: BTreeSet::new(),
+            needed: BTreeSet::new(),
+        }
     }
 
     fn numbers(plan: &PrunePlan) -> Vec<(usize, u64, u64)> {

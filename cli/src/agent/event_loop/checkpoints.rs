@@ -168,7 +168,10 @@ impl EventLoop {
                 running.waiters = later;
                 let now: Vec<Waiter> = now;
                 for id in now.into_iter().filter_map(|waiter| waiter.client) {
-                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: false, gang_image: None });
+                    self.answer(
+                        id,
+                        &Reply::Checkpointed { epoch, stop_ns, committed: false, gang_image: None },
+                    );
                 }
             }
             Event::Done(result) => self.checkpoint_done(result),

@@ -107,7 +107,11 @@ impl EventLoop {
                     let options = CheckpointOptions { stop, changes, ..CheckpointOptions::default() };
                     let waiter = Waiter { client: None, wait: true, options, handler: None };
                     // One that is under way may be over for this member when it is not here: it gets its own.
-                    if self.running.is_some() { self.queued.push(waiter) } else { self.request_checkpoint(waiter) }
+                    if self.running.is_some() {
+                        self.queued.push(waiter)
+                    } else {
+                        self.request_checkpoint(waiter)
+                    }
                 }
                 Err(why) => tracing::warn!("member {member} of the gang asks for a checkpoint: {why}"),
             },

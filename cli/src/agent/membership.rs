@@ -1,0 +1,30 @@
+//! The gang that the job is a member of: the others, and what the store has of it.
+//!
+//! Made at the agent's start, and kept as long as it lives.
+
+use crate::gang::folder::GangFolder;
+use crate::gang::seat::Seat;
+use std::sync::Arc;
+
+/// See the head of the file.
+pub struct Membership {
+    /// The others.
+    pub seat: Arc<Seat>,
+    /// What the store has of the gang.
+    pub folder: GangFolder,
+}
+
+impl Membership {
+    /// Whether this agent is the one in the middle.
+    pub fn is_leader(&self) -> bool {
+        self.seat.place().is_leader()
+    }
+
+    /// The program has ended.
+    pub fn leave(&self) {
+        self.seat.leave();
+        if self.is_leader() {
+            self.folder.withdraw();
+        }
+    }
+}
