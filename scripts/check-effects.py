@@ -23,7 +23,7 @@ FOLDER = "process/src/rebuild/"
 DOOR = FOLDER + "paths/"
 FILES = ["process/src/cuda/job_file.rs"]
 # Unit tests' own; one that knows calls by their numbers, in other processes.
-NOT = [FOLDER + "testing.rs", FOLDER + "front/system_v_users.rs"]
+NOT = [FOLDER + "testing.rs", FOLDER + "members/tests.rs", FOLDER + "front/system_v_users.rs"]
 DOCUMENT = "docs/security.md"
 TABLE = "## What a restart does, and as whom"
 
@@ -77,14 +77,19 @@ BESIDE = [
     ("a unix socket is bound, and its file put where it was", "new_process/socket_files.rs",
      "socket::bind socket::connect socket::new",
      "acting as the process; the kernel takes a path, not a descriptor"),
-    ("a socket is made, bound and listens", "new_process/socket_addresses.rs", "socket::bind",
+    ("a socket is made, bound and listens", "socket_addresses.rs", "socket::bind",
      "an address of the network or an abstract name, on a socket of whom it was"),
+    ("a socket is made, bound and listens", "members/mod.rs",
+     "socket::accept socket::bind socket::connect socket::listen socket::new",
+     "made as its maker, at addresses of the network; who connects to it proves that it has the other image"),
+    ("messages that waited are sent again", "members/exchange.rs", "fd::send",
+     "what waited at the other end of a TCP connection, which has sent it here first"),
     ("a socket is made, bound and listens", "new_process/sockets.rs",
      "socket::bind socket::connect socket::listen",
      "made as its maker, by the ids that the other end is told; connected as the process"),
     ("a socket is made, bound and listens", "new_process/networks.rs", "socket::new",
      "in the network namespace that it was of"),
-    ("a socket is made, bound and listens", "new_process/socket_setup.rs", "fs_ids::with_effective",
+    ("a socket is made, bound and listens", "socket_setup.rs", "fs_ids::with_effective",
      "made as its maker, by the ids that the other end is told"),
     ("a socket is made, bound and listens", "new_process/accepted.rs", "socket::accept",
      "what others have connected to it is closed"),
@@ -149,7 +154,8 @@ BESIDE = [
      "SYS_connect scm::send_many",
      "over a pair of sockets, or to the agent's own, where the new process is looked for"),
     ("the restart's own descriptors, messages and namespaces", "agent/seize.rs", "fd::send", "over a pair of sockets"),
-    ("the restart's own descriptors, messages and namespaces", "handshake.rs", "scm::send", "over a pair of sockets"),
+    ("the restart's own descriptors, messages and namespaces", "handshake.rs", "scm::send scm::send_many",
+     "over a pair of sockets"),
     ("the restart's own descriptors, messages and namespaces", "new_process/child.rs",
      "clock::move_ahead_at_exec objects::open scm::send",
      "its own time namespace; the folder that it is in; a pair of sockets"),

@@ -185,6 +185,19 @@ pub enum SocketState {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         marks: Vec<UrgentMark>,
     },
+    /// A TCP connection whose other end another member of the gang has. All that was sent through it waits to be read.
+    Member {
+        /// 16 random bytes, which both images have.
+        connection: Blob,
+        /// The other member.
+        member: u32,
+        /// Bytes of the struct sockaddr of the other end, as this one sees it.
+        peer: Blob,
+        /// What waits to be read at this end.
+        data: Vec<Blob>,
+        /// This end has sent its last.
+        shut: bool,
+    },
     /// A connection that was lost: to a peer outside, by the choice of the user (`--outside close`).
     Lost,
     /// A TCP connection that both ends have shut for writing: after what waits to be read comes the end.

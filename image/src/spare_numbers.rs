@@ -107,8 +107,13 @@ fn pair(object: &Object) -> Option<(u8, u64)> {
     match object {
         Object::Pipe { pipe, .. } => Some((0, *pipe)),
         Object::SocketPair { pair, .. } => Some((1, *pair)),
-        Object::Socket(socket) => match socket.state {
-            SocketState::Connected { connection, .. } => Some((2, connection)),
+        Object::Socket(socket) => match &socket.state {
+            SocketState::Connected { connection, .. } => Some((2, *connection)),
+            // It comes from the agent.
+            SocketState::Member { connection, .. } => {
+                let number = connection.0.first_chunk().copied().map_or(0, u64::from_le_bytes);
+                Some((3, number))
+            }
             _ => None,
         },
         _ => None,

@@ -70,6 +70,9 @@ pub struct CheckOptions {
     pub inherited: Vec<(i32, u64, u64)>,
     /// See [`crate::CutOptions::lose_connections`].
     pub lose_connections: bool,
+    /// It is a member of a gang, of which the others are not asked: TCP connections that may lead to them are no
+    /// finding.
+    pub in_gang: bool,
     /// Which files are to be saved, if any are: see [`crate::Contents`].
     pub save_files: Option<Saving>,
     /// Only protected memory is stored: other memory may be as large as it likes.
@@ -457,6 +460,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
     let outside = Outside {
         inherited: &options.inherited,
         lose_connections: options.lose_connections,
+        in_gang: options.in_gang,
         front: None,
         namespaces: &namespaces,
     };

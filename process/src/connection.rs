@@ -1,8 +1,8 @@
 //! A TCP connection that the job has at both ends: what one of them has sent comes to the other, where it can be seen.
 //!
 //! Called by `capture::files::internet` at a stop, and by `rebuild::new_process` for what waited in an image. Here are
-//! this end, that end, and bytes between them; who the two are is behind [`Sender`] and [`Receiver`]: both are sockets
-//! of this host so far.
+//! this end, that end, and bytes between them; who the two are is behind [`Sender`] and [`Receiver`]: sockets of this
+//! host, or one of them and the word of another member of the gang.
 //!
 //! At a stop neither end runs. What waits at the sender cannot be seen there by an ordinary user (net/ipv4/tcp.c,
 //! tcp_peek_sndq, is for TCP_REPAIR), so the receiver gets room for it, tells the sender, and has it. Nothing is taken
@@ -52,11 +52,11 @@ pub trait Receiver {
     fn make_room(&self, bytes: u64) -> io::Result<()>;
 }
 
-/// Has all that was sent come to the receiver. Returns how much has not.
+/// Has all that was sent come to the receiver, in this time where one is given. Returns how much has not.
 ///
 /// # Errors
 /// An end cannot be asked.
-pub fn drain(from: &impl Sender, to: &impl Receiver) -> io::Result<u64> {
+pub fn drain(from: &impl Sender, to: &impl Receiver, until: Option<Instant>) -> io::Result<u64> {
     let left = || Ok::<u64, io::Error>(from.total()?.saturating_sub(to.received()?));
     if left()? == 0 {
         return Ok(0);
@@ -67,7 +67,8 @@ pub fn drain(from: &impl Sender, to: &impl Receiver) -> io::Result<u64> {
     if rest == 0 {
         return Ok(0);
     }
-    while rest > 0 && (looks < LOOKS || moved.elapsed() < STILL) {
+    let in_time = || until.is_none_or(|until| Instant::now() < until);
+    while rest > 0 && in_time() && (looks < LOOKS || moved.elapsed() < STILL) {
         let waits = from.waits()?;
         if waits {
             to.make_room(rest.saturating_add(SLACK * more))?;
@@ -143,15 +144,17 @@ pub fn is_shut(state: u8) -> bool {
     [FIN_WAIT1, FIN_WAIT2, LAST_ACK, CLOSING].contains(&state)
 }
 
+/// All that an end will have sent, its end counting as one byte. As long as that was not sent it is among the bytes
+/// that were not (net/ipv4/tcp.c, tcp_get_info: what lies between snd_nxt and write_seq, of which it has one).
+pub fn total(info: &TcpInfo) -> u64 {
+    info.sent + u64::from(info.not_sent) + u64::from(is_shut(info.state) && info.not_sent == 0)
+}
+
 impl Sender for Local<'_> {
     fn total(&self) -> io::Result<u64> {
         let info = self.info()?;
         // Over: the other end has all of it.
-        Ok(if info.state == tcp_state::CLOSE {
-            0
-        } else {
-            info.sent + u64::from(info.not_sent) + u64::from(is_shut(info.state))
-        })
+        Ok(if info.state == tcp_state::CLOSE { 0 } else { total(&info) })
     }
 
     fn waits(&self) -> io::Result<bool> {
@@ -259,6 +262,29 @@ impl Sender for Orphan<'_> {
     fn lend(&self, _: usize) {}
 }
 
+/// The end of another member of the gang, which has said what it has sent and is stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote(pub u64);
+
+impl Sender for Remote {
+    fn total(&self) -> io::Result<u64> {
+        Ok(self.0)
+    }
+
+    /// It cannot be asked meanwhile.
+    fn waits(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn push(&self) {}
+
+    fn queued(&self) -> usize {
+        0
+    }
+
+    fn lend(&self, _: usize) {}
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -307,7 +333,11 @@ mod tests {
         for round in 0..12 {
             total = stuff(&from, total);
             first = if round == 0 { total } else { first };
-            assert_eq!(drain(&Local::of_program(&from), &Local::of_program(&to)).unwrap(), 0, "{round}");
+            assert_eq!(
+                drain(&Local::of_program(&from), &Local::of_program(&to), None).unwrap(),
+                0,
+                "{round}"
+            );
             assert_eq!(unread(&to).unwrap() as u64, total);
         }
         assert!(total < 6 * first, "what moves later is less: {first} first, {total} in all");
@@ -323,7 +353,7 @@ mod tests {
         socket::shut_writing(other.as_fd()).unwrap();
         assert_eq!(Local::of_program(&one).info().unwrap().state, tcp_state::FIN_WAIT1);
         for (from, to) in [(&one, &other), (&other, &one), (&one, &other)] {
-            drain(&Local::of_program(from), &Local::of_program(to)).unwrap();
+            drain(&Local::of_program(from), &Local::of_program(to), None).unwrap();
         }
         // The last acknowledgement may be on its way.
         while ![&one, &other]
@@ -341,7 +371,7 @@ mod tests {
         let (from, to) = ends();
         let total = stuff(&from, 0);
         drop(from);
-        let rest = drain(&Orphan { to: &to, total: total + 1 }, &Local::of_program(&to)).unwrap();
+        let rest = drain(&Orphan { to: &to, total: total + 1 }, &Local::of_program(&to), None).unwrap();
         assert_eq!((rest, unread(&to).unwrap() as u64), (0, total));
         check(to, total);
     }
@@ -351,7 +381,7 @@ mod tests {
         let (from, to) = ends();
         socket::set_option(from.as_fd(), libc::IPPROTO_TCP, libc::TCP_CORK, &1_i32.to_ne_bytes()).unwrap();
         fd::send(from.as_fd(), &[byte(0)], 0).unwrap();
-        assert_eq!(drain(&Local::of_program(&from), &Local::of_program(&to)).unwrap(), 0);
+        assert_eq!(drain(&Local::of_program(&from), &Local::of_program(&to), None).unwrap(), 0);
         let option = |name| socket::option(from.as_fd(), libc::IPPROTO_TCP, name).unwrap()[0];
         assert_eq!([option(libc::TCP_CORK), option(libc::TCP_NODELAY)], [1, 0]);
         drop(from);

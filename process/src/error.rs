@@ -1,6 +1,7 @@
 //! Errors of stopping and injecting. The policy: whatever fails, the program is put back and resumed first; the error
 //! then says what failed, on what, and whether to try again.
 
+use crate::gang::GangError;
 use crate::inject::call_names;
 use holdfast_image::refusal::{Refusal, Subject};
 use std::io;
@@ -72,6 +73,9 @@ pub enum CutError {
     /// hold; try again in a moment.
     #[error("{}", lines(.0))]
     Unsettled(Vec<Refusal>),
+    /// The other members of the gang and this one have not made it together.
+    #[error("{0}")]
+    Gang(#[from] GangError),
     /// The program ended.
     #[error("the program has ended")]
     Gone,

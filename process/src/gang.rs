@@ -6,7 +6,10 @@
 //! then, for every member.
 
 use std::fmt;
-use std::time::Duration;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 /// The members, as one of them sees them.
 pub trait Gang: fmt::Debug + Send + Sync {
@@ -38,6 +41,8 @@ pub enum Phase {
     Committed,
     /// The image of the gang is there, or why not is known.
     Named,
+    /// At a restart: each has said which ends of connections it has.
+    Facts,
     /// At a restart: all addresses at which a connection between members is made anew can be connected to.
     Listening,
     /// All connections between members are there, with what was on its way.
@@ -46,13 +51,14 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in their order.
-    pub const ALL: [Phase; 8] = [
+    pub const ALL: [Phase; 9] = [
         Phase::Prepared,
         Phase::Stopped,
         Phase::Drained,
         Phase::Captured,
         Phase::Committed,
         Phase::Named,
+        Phase::Facts,
         Phase::Listening,
         Phase::Connected,
     ];
@@ -67,6 +73,7 @@ impl fmt::Display for Phase {
             Phase::Captured => "captured",
             Phase::Committed => "committed",
             Phase::Named => "told of the image of the gang",
+            Phase::Facts => "told of the connections",
             Phase::Listening => "listening",
             Phase::Connected => "connected",
         })
@@ -96,3 +103,154 @@ impl fmt::Display for GangError {
 }
 
 impl std::error::Error for GangError {}
+
+impl GangError {
+    fn of(member: usize, reason: impl Into<String>) -> GangError {
+        let member = u32::try_from(member).ok();
+        GangError { member, host: String::new(), reason: reason.into() }
+    }
+}
+
+/// What one says in a meeting: lines of words.
+pub(crate) type Lines = Vec<Vec<String>>;
+
+/// A meeting, to which members say lines of words without blanks in them. Its own lines are among the answers.
+///
+/// # Errors
+/// As [`Gang::meet`]; a member has said what is no text.
+pub(crate) fn meet(
+    gang: &dyn Gang,
+    phase: Phase,
+    own: &[Vec<String>],
+    until: Instant,
+) -> Result<Vec<Lines>, GangError> {
+    let text: Vec<String> = own.iter().map(|words| words.join(" ")).collect();
+    let within = until.saturating_duration_since(Instant::now());
+    let said = gang.meet(phase, text.join("\n").as_bytes(), within)?;
+    if said.len() != gang.members() as usize {
+        let reason = format!("{} of {} members have said something", said.len(), gang.members());
+        return Err(GangError { member: None, host: String::new(), reason });
+    }
+    let lines = |(member, bytes): (usize, Vec<u8>)| {
+        let text = String::from_utf8(bytes).map_err(|_| not_understood(member))?;
+        Ok(text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect())
+    };
+    said.into_iter().enumerate().map(lines).collect()
+}
+
+/// A member has said something else than is asked for.
+pub(crate) fn not_understood(member: usize) -> GangError {
+    GangError::of(member, "it has said something that is not understood: is it another version of Holdfast?")
+}
+
+/// What tells one host, and one network on it, from others. `process`: whose, by its name in /proc.
+pub(crate) fn network_of(process: &str) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = fs::metadata(format!("/proc/{process}/ns/net")).map_or(0, |about| about.ino());
+    format!("{}:{network}", boot.trim())
+}
+
+/// Whether an address means another place on each host.
+pub(crate) fn is_of_one_host(address: &SocketAddr) -> bool {
+    match address.ip().to_canonical() {
+        IpAddr::V4(four) => four.is_loopback() || four.is_link_local(),
+        IpAddr::V6(six) => six.is_loopback() || six.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod testing {
+    use super::{Gang, GangError, Phase};
+    use std::collections::HashMap;
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::time::{Duration, Instant};
+
+    /// A gang whose members are threads of this process.
+    #[derive(Debug)]
+    pub struct Thread {
+        member: u32,
+        members: u32,
+        shared: Arc<Shared>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Shared {
+        said: Mutex<HashMap<(Phase, u32), Vec<u8>>>,
+        changed: Condvar,
+    }
+
+    /// All members of one.
+    pub fn threads(members: u32) -> Vec<Thread> {
+        let shared = Arc::new(Shared::default());
+        (0..members).map(|member| Thread { member, members, shared: Arc::clone(&shared) }).collect()
+    }
+
+    impl Gang for Thread {
+        fn member(&self) -> u32 {
+            self.member
+        }
+
+        fn members(&self) -> u32 {
+            self.members
+        }
+
+        fn meet(&self, phase: Phase, own: &[u8], within: Duration) -> Result<Vec<Vec<u8>>, GangError> {
+            let until = Instant::now() + within;
+            let mut said = self.shared.said.lock().unwrap();
+            said.insert((phase, self.member), own.to_vec());
+            self.shared.changed.notify_all();
+            loop {
+                let of = |member| said.get(&(phase, member)).cloned();
+                if let Some(all) = (0..self.members).map(of).collect() {
+                    return Ok(all);
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(GangError::of(1 - self.member as usize, "it did not come"));
+                }
+                said = self.shared.changed.wait_timeout(said, left).unwrap().0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn members_are_told_what_each_has_said() {
+        let all = testing::threads(2);
+        let until = Instant::now() + Duration::from_secs(60);
+        let said = thread::scope(|scope| {
+            let lines = [vec!["two".to_owned(), "words".to_owned()], vec!["one".to_owned()]];
+            let beside = scope.spawn(|| meet(&all[1], Phase::Stopped, &[], until).unwrap());
+            let own = meet(&all[0], Phase::Stopped, &lines, until).unwrap();
+            assert_eq!(own, beside.join().unwrap());
+            own
+        });
+        assert_eq!(said, [vec![vec!["two", "words"], vec!["one"]], vec![]]);
+        all[1].meet(Phase::Drained, &[0xff], Duration::ZERO).unwrap_err();
+        let error = meet(&all[0], Phase::Drained, &[], until).unwrap_err();
+        assert!(error.to_string().starts_with("member 1: "), "{error}");
+        let lost = meet(&all[0], Phase::Captured, &[], Instant::now()).unwrap_err();
+        assert_eq!(lost.to_string(), "member 1: it did not come");
+    }
+
+    #[test]
+    fn addresses_that_each_host_has_are_told_from_others() {
+        let of_one_host = |text: &str| is_of_one_host(&text.parse().unwrap());
+        for address in
+            ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "[fe80::1]:1", "169.254.1.1:1"]
+        {
+            assert!(of_one_host(address), "{address}");
+        }
+        for address in ["10.0.0.1:1", "192.168.1.1:1", "[2001:db8::1]:1", "[fd00::1]:1"] {
+            assert!(!of_one_host(address), "{address}");
+        }
+        assert_eq!(network_of("self"), network_of(&std::process::id().to_string()));
+    }
+}

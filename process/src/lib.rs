@@ -12,7 +12,8 @@
 //! * `capture`: the process record: descriptors, mappings, signals, settings.
 //! * [`cuda`]: the driver's part of a checkpoint, before and after the stop.
 //! * [`rebuild`]: the way back.
-//! * Leaves: `error`, `options`, `namespaces`, `refuse` (what cannot be checkpointed, in words), `thread_pool`.
+//! * Leaves: `error`, `options`, `namespaces`, `gang`, `net_tables`, `tcp_table`, `refuse` (what cannot be
+//!   checkpointed, in words), `thread_pool`.
 //!
 //! See `docs/architecture.md`.
 #![deny(unsafe_code)]
@@ -30,10 +31,12 @@ mod inject;
 mod job;
 mod mapped_files;
 mod namespaces;
+mod net_tables;
 mod options;
 pub mod rebuild;
 mod refuse;
 mod stop;
+mod tcp_table;
 mod thread_pool;
 mod tracer;
 mod track;

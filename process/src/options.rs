@@ -92,6 +92,8 @@ pub struct CutOptions {
     pub cuda: BTreeMap<i32, CudaRecord>,
     /// The members of a gang: all of them make this cut together.
     pub gang: Option<Arc<dyn Gang>>,
+    /// How long the program is stopped for the sake of other members at most.
+    pub together: Duration,
 }
 
 impl Default for CutOptions {
@@ -119,6 +121,7 @@ impl Default for CutOptions {
             contents: None,
             cuda: BTreeMap::new(),
             gang: None,
+            together: Duration::from_millis(1500),
         }
     }
 }

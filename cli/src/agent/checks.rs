@@ -121,6 +121,7 @@ fn look(
         mapped: context.mapped(),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: context.settings().outside == OutsideChoice::Close,
+        in_gang: context.gang.is_some(),
         save_files: context.settings().save_files.saving(),
         only_protected,
         cuda: used.iter().map(|one| one.pid).collect(),

@@ -235,6 +235,8 @@ fn stop(
             }
             Err(CutError::Gone) => return Err(CheckpointError::NoProgram { awaited: false }),
             Err(CutError::Failed { what }) => return Err(CheckpointError::Failed(what)),
+            // The round knows why.
+            Err(CutError::Gang(error)) => return Err(CheckpointError::Failed(error.to_string())),
         }
     }
 }
@@ -366,6 +368,7 @@ fn options(
         contents: context.contents.clone().filter(|_| !request.options.back),
         cuda: BTreeMap::new(),
         gang: request.round.clone().map(|round| round as _),
+        together: gang::STOPPED,
     })
 }
 

@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 pub(super) const STORING: Duration = Duration::from_secs(4 * 3600);
 /// The same of a small file.
 const NAMING: Duration = Duration::from_secs(120);
+/// How long a stopped program waits for other members. Who is late fails the round, and all go on.
+pub(super) const STOPPED: Duration = Duration::from_millis(1500);
 /// How long rounds are begun anew whose programs could not be stopped in time.
 const BUSY: Duration = Duration::from_secs(20);
 /// The pause before.

@@ -446,6 +446,10 @@ fn socket_state(state: &SocketState) -> String {
             let bytes: usize = data.iter().map(|piece| piece.0.len()).sum();
             format!("connection {connection}, {bytes} bytes in it")
         }
+        SocketState::Member { member, data, .. } => {
+            let bytes: usize = data.iter().map(|piece| piece.0.len()).sum();
+            format!("connection to member {member} of the gang, {bytes} bytes in it")
+        }
         SocketState::Pending { .. } => "connection that waits to be accepted".into(),
         SocketState::Lost => "a connection that is lost at a restart".into(),
         SocketState::Over { .. } => "a connection that both ends have shut".into(),

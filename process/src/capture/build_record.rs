@@ -262,7 +262,11 @@ fn told_of_an_end(records: &[(i32, ProcessRecord)]) -> Vec<Refusal> {
 fn end_connects(processes: &mut [CapturedProcess]) {
     let is_connected = |description: &Description| match &description.object {
         Object::Socket(socket) => {
-            matches!(socket.state, SocketState::Connected { .. } | SocketState::Pending { .. })
+            let state = &socket.state;
+            matches!(
+                state,
+                SocketState::Connected { .. } | SocketState::Member { .. } | SocketState::Pending { .. }
+            )
         }
         _ => false,
     };

@@ -19,6 +19,7 @@ use crate::capture::written_files::{self, Unsaved};
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
 use crate::freeze::engine::{self, CutMemory, Scene};
+use crate::gang::{self, Phase};
 use crate::inject::copied_files::{self, Copies};
 use crate::job::prepare::Before;
 use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
@@ -215,12 +216,20 @@ fn read_together(
 ) -> Result<Together, CutError> {
     let told = job_control::stops(all, state)?;
     laps.end(&mut breakdown.inject_ns);
-    let reader = reader(all, options)?;
+    let until = Instant::now() + options.together;
+    let mut reader = reader(all, options)?;
     // This thread looks at the files, which lead from one process to another; others at the memory of each.
     let memory = |one: &StoppedProcess<Observed>| memory(one, &options.mapped);
     let (files, memories) = thread_pool::beside(all, thread_pool::workers(), memory, || {
+        if let Some(gang) = &options.gang {
+            reader.meet(gang.as_ref(), until)?;
+        }
         let mut tables = files(&reader, all, options)?;
         let contents = contents(all, options, &tables)?;
+        // Nothing of what the others send from now on comes into this image, and the other way round.
+        if let Some(gang) = &options.gang {
+            gang::meet(gang.as_ref(), Phase::Captured, &[], until)?;
+        }
         if let Some(first) = tables.first_mut() {
             first.folders = folders::of(all, first, &contents.files);
         }
@@ -271,6 +280,7 @@ fn reader<'a>(
     let outside = Outside {
         inherited: &options.inherited,
         lose_connections: options.lose_connections,
+        in_gang: options.gang.is_some(),
         front: options.front,
         namespaces: &options.namespaces,
     };

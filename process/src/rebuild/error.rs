@@ -1,6 +1,7 @@
 //! Errors of a restart. Each names the object, the cause, and what to do; none leaves a half-built process behind.
 
 use crate::error::TraceError;
+use crate::gang::GangError;
 use holdfast_image::pages::PageError;
 use std::fmt;
 use std::io;
@@ -97,6 +98,9 @@ pub enum RebuildError {
     /// Something on this host is in the way.
     #[error("{0}")]
     Refused(String),
+    /// Another member of the gang has failed.
+    #[error("{0}")]
+    Gang(#[from] GangError),
     /// Another program has what only one can have: an address, a name.
     #[error("{0}")]
     InUse(String),

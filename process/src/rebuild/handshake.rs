@@ -2,11 +2,12 @@
 //!
 //! The socket is close-on-exec: the front sees its end at the last exec.
 
-use super::error::RebuildError;
+use super::error::{Peer, RebuildError};
 use holdfast_sys::scm::{self, Received};
 use holdfast_sys::{attributes, clone, fd};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Longest text of one message, bytes.
@@ -175,6 +176,60 @@ impl ReadyMessage {
     }
 }
 
+/// What the first new process asks the agent for: connections to other members of a gang.
+pub const MEMBERS: &[u8; 7] = b"HF-GANG";
+/// There are no more.
+const NO_MORE: &[u8; 7] = b"HF-DONE";
+
+/// Answers [`MEMBERS`].
+///
+/// # Errors
+/// Of sending.
+pub fn give_members(socket: &OwnedFd, made: &BTreeMap<[u8; 16], OwnedFd>) -> Result<(), RebuildError> {
+    let give = |data: &[u8], passed: &[BorrowedFd<'_>]| {
+        let begun = Instant::now();
+        loop {
+            match scm::send_many(socket.as_fd(), data, passed) {
+                Err(error)
+                    if [Some(libc::ETOOMANYREFS), Some(libc::EAGAIN)].contains(&error.raw_os_error())
+                        && begun.elapsed() < UNDER_WAY_LIMIT =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                result => return result,
+            }
+        }
+    };
+    let all = || {
+        made.iter().try_for_each(|(number, end)| give(number, &[end.as_fd()]))?;
+        give(NO_MORE, &[])
+    };
+    all().map_err(RebuildError::io("handing connections to other members to the new process"))
+}
+
+/// Asks for connections to other members of a gang, by their numbers. `raise`: has each where it may stay.
+///
+/// # Errors
+/// The agent has gone; as `raise`.
+pub fn ask_for_members(
+    agent: &OwnedFd,
+    raise: impl Fn(&OwnedFd) -> Result<OwnedFd, RebuildError>,
+) -> Result<BTreeMap<[u8; 16], OwnedFd>, RebuildError> {
+    let gone = |_: io::Error| RebuildError::PeerGone(Peer::Agent);
+    scm::send(agent.as_fd(), MEMBERS, None).map_err(gone)?;
+    let mut all = BTreeMap::new();
+    loop {
+        let mut buffer = [0; 32];
+        let (len, passed) = scm::receive_many(agent.as_fd(), &mut buffer).map_err(gone)?;
+        let (said, number) = (&buffer[..len], buffer.first_chunk().copied().unwrap_or_default());
+        match passed.as_slice() {
+            [one] if len == number.len() => _ = all.insert(number, raise(one)?),
+            [] if said == NO_MORE => return Ok(all),
+            _ => return Err(RebuildError::PeerGone(Peer::Agent)),
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
@@ -224,5 +279,29 @@ mod tests {
         assert_eq!(ReadyMessage::from_bytes(&ready.to_bytes()), Some(ready));
         assert_eq!(ReadyMessage::from_bytes(b"HF-READY"), None);
         assert_eq!(ReadyMessage::from_bytes(b""), None);
+    }
+
+    #[test]
+    fn connections_are_handed_over_by_their_numbers() {
+        let (agent, process) = channel().unwrap();
+        let (one, other) = fd::socketpair(libc::SOCK_STREAM).unwrap();
+        let made = BTreeMap::from([([7; 16], one), ([9; 16], other)]);
+        let got = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                ask_for_members(&process, |end| end.try_clone().map_err(RebuildError::io("duplicating")))
+            });
+            let mut buffer = [0; 64];
+            let asked = scm::receive(agent.as_fd(), &mut buffer).unwrap();
+            assert_eq!(buffer[..asked.len], *MEMBERS);
+            give_members(&agent, &made).unwrap();
+            asking.join().unwrap().unwrap()
+        });
+        assert_eq!(got.keys().copied().collect::<Vec<_>>(), [[7; 16], [9; 16]]);
+        fd::send(got[&[7; 16]].as_fd(), b"one", 0).unwrap();
+        let mut buffer = [0; 8];
+        assert_eq!(fd::receive(made[&[9; 16]].as_fd(), &mut buffer, 0).unwrap(), 3);
+        drop(agent);
+        let gone = ask_for_members(&process, |end| end.try_clone().map_err(RebuildError::io("duplicating")));
+        assert!(matches!(gone, Err(RebuildError::PeerGone(Peer::Agent))));
     }
 }

@@ -23,6 +23,7 @@ mod handshake;
 mod inotify;
 mod job;
 mod kept_fds;
+mod members;
 mod new_process;
 pub mod newer_files;
 pub(crate) mod paths;
@@ -33,6 +34,8 @@ pub mod renamed;
 mod rseq;
 mod shared_files;
 mod shared_memfd;
+mod socket_addresses;
+mod socket_setup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -23,7 +23,7 @@ pub fn named(error: CutError, several: bool, pid: i32) -> CutError {
         CutError::Busy { what } => CutError::Busy { what: format!("process {pid}: {what}") },
         CutError::Changed { what } => CutError::Changed { what: format!("process {pid}: {what}") },
         CutError::Failed { what } => CutError::Failed { what: format!("process {pid}: {what}") },
-        error @ CutError::Unsettled(_) => error,
+        error @ (CutError::Unsettled(_) | CutError::Gang(_)) => error,
     }
 }
 

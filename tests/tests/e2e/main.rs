@@ -30,6 +30,7 @@ mod cuda_room;
 mod everyday;
 mod failed_stops;
 mod file_owners;
+mod gang_tcp;
 mod gangs;
 mod garage;
 mod homes;

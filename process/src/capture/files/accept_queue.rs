@@ -6,15 +6,16 @@
 //! waits until it is accepted.
 
 use super::networks::Net;
-use super::{FileReader, Look, Obstacle, net_tables};
+use super::{FileReader, Look, Obstacle};
+use crate::tcp_table::{self, Line};
+use holdfast_sys::socket::tcp_state::{CLOSE_WAIT, ESTABLISHED};
 use holdfast_sys::socket::{self, TcpInfo};
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 const ENDED: &str = "a connection that was not accepted yet, and whose other end is closed already: it would be lost; \
                      try again";
-/// State of a connection whose other end was closed, as /proc/net/tcp prints it (include/net/tcp_states.h).
-const CLOSE_WAIT: &str = "08";
+const NOT_ACCEPTED: &str =
+    "a connection that was not accepted yet, of another member of the gang perhaps; try again";
 
 impl FileReader<'_> {
     /// Nothing in the queue of a unix listener is known to the queue alone.
@@ -36,67 +37,43 @@ impl FileReader<'_> {
         }
         let at = socket::local_address(taken.as_fd()).ok();
         let Some(at) = at.and_then(|at| super::sockets::canonical(&at)) else { return Ok(()) };
-        for table in ["tcp", "tcp6"] {
-            let text = net_tables::read(&net.folder, table)?;
-            if text.lines().any(|line| is_ended(line, at.port())) {
-                return Err(Obstacle::Passing(ENDED.into()));
-            }
+        let all = tcp_table::table(&net.folder)?;
+        let waits = || all.iter().filter(|line| line.inode == 0 && line.ends.0.port() == at.port());
+        if waits().any(is_ended) {
+            return Err(Obstacle::Passing(ENDED.into()));
+        }
+        // One that a member has made is to be accepted first, and one whose other end is closed is known to no member.
+        let known = self.known_ends();
+        let is_strange = |line: &Line| {
+            [ESTABLISHED, CLOSE_WAIT].contains(&line.state) && !known.contains(&(line.ends.1, line.ends.0))
+        };
+        if self.is_in_gang() && waits().any(is_strange) {
+            return Err(Obstacle::Passing(NOT_ACCEPTED.into()));
         }
         Ok(())
     }
 }
 
-/// Whether a line of /proc/net/tcp is a connection from this host to a port, not accepted (such have no inode), whose
-/// other end is closed.
-fn is_ended(line: &str, port: u16) -> bool {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let (Some(local), Some(peer), Some(&state), Some(&inode)) =
-        (fields.get(1), fields.get(2), fields.get(3), fields.get(9))
-    else {
-        return false;
-    };
-    let (Some(local), Some(peer)) = (address(local), address(peer)) else { return false };
-    state == CLOSE_WAIT
-        && inode == "0"
-        && local.port() == port
-        && (peer.ip() == local.ip() || peer.ip().is_loopback())
-}
-
-/// An address of /proc/net/tcp: words of hexadecimal digits in the byte order of the host (net/ipv4/tcp_ipv4.c,
-/// get_tcp4_sock).
-fn address(text: &str) -> Option<SocketAddr> {
-    let (host, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let words: Option<Vec<[u8; 4]>> = (0..host.len() / 8)
-        .map(|word| u32::from_str_radix(host.get(word * 8..word * 8 + 8)?, 16).ok().map(u32::to_ne_bytes))
-        .collect();
-    let ip = match words?.as_slice() {
-        [four] => IpAddr::from(*four),
-        [a, b, c, d] => IpAddr::from(<[u8; 16]>::try_from([*a, *b, *c, *d].concat()).ok()?).to_canonical(),
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, port))
+/// Whether it is a connection from this host, not accepted (such have no inode), whose other end is closed.
+fn is_ended(line: &Line) -> bool {
+    let (local, peer) = line.ends;
+    line.state == CLOSE_WAIT && line.inode == 0 && (peer.ip() == local.ip() || peer.ip().is_loopback())
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel_are_understood() {
-        let line = |peer: &str, state: &str, inode: &str| {
-            format!(
-                "   3: 0100007F:1F90 {peer} {state} 00000000:00000005 00:00000000 00000000     \
-                 0        0 {inode} 1 0 20"
-            )
+    fn what_the_queue_alone_knows_is_told_from_the_rest() {
+        let line = |peer: &str, state: u8, inode: u64| {
+            let ends = ("127.0.0.1:8080".parse().unwrap(), peer.parse().unwrap());
+            Line { ends, state, queued: 0, inode }
         };
-        assert!(is_ended(&line("0100007F:C001", "08", "0"), 8080));
-        assert!(!is_ended(&line("0100007F:C001", "08", "0"), 8081));
-        assert!(!is_ended(&line("0100007F:C001", "01", "0"), 8080));
-        assert!(!is_ended(&line("0100007F:C001", "08", "77"), 8080));
-        assert!(!is_ended(&line("0200000A:C001", "08", "0"), 8080));
-        assert!(!is_ended("  sl  local_address rem_address   st tx_queue", 8080));
-        let six = "0000000000000000FFFF00000100007F:1F90";
-        assert_eq!(address(six).map(|at| at.to_string()).as_deref(), Some("127.0.0.1:8080"));
+        assert!(is_ended(&line("127.0.0.1:49153", CLOSE_WAIT, 0)));
+        assert!(!is_ended(&line("127.0.0.1:49153", ESTABLISHED, 0)));
+        assert!(!is_ended(&line("127.0.0.1:49153", CLOSE_WAIT, 77)));
+        assert!(!is_ended(&line("10.0.0.2:49153", CLOSE_WAIT, 0)));
     }
 }

@@ -8,7 +8,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::record::Within;
 use holdfast_sys::procfs::DescriptorInfo;
 use holdfast_sys::socket::TcpInfo;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -85,6 +85,8 @@ pub struct Outside<'a> {
     pub inherited: &'a [(i32, u64, u64)],
     /// TCP connections to peers outside are given up at a restart, instead of refused.
     pub lose_connections: bool,
+    /// It is a member of a gang: TCP connections that this member has at one end only may lead to others.
+    pub in_gang: bool,
     /// `holdfast run` or `restart`, while it lives: it has the standard streams that the program was given.
     pub front: Option<i32>,
     /// Those of the job.
@@ -135,3 +137,24 @@ pub(super) struct TcpEnds {
 
 /// A group that a socket has joined on an interface.
 pub(super) type Group = (u32, IpAddr);
+
+/// What the members of a gang have said of their ends of TCP connections.
+#[derive(Default)]
+pub(super) struct Members {
+    /// The job is a member, and its programs are stopped together with those of the others.
+    pub(super) is_gang: bool,
+    /// By the inode of the own end.
+    pub(super) known: HashMap<u64, Known>,
+    /// Where other members listen.
+    pub(super) listening: Vec<(u32, SocketAddr)>,
+}
+
+/// An end whose other end another member has.
+pub(super) struct Known {
+    /// Which.
+    pub(super) member: u32,
+    /// Both images call the connection so.
+    pub(super) connection: [u8; 16],
+    /// Why it is not whole.
+    pub(super) why: Option<String>,
+}

@@ -11,8 +11,10 @@ use super::sockets::{
     NOT_ACCEPTED, canonical, directed, leads_outside, not_supported, peer_of, readable_address, record,
 };
 use super::urgent::Waiting;
-use super::{FileReader, Obstacle, multicast, net_tables, shut};
+use super::{FileReader, Obstacle, multicast, shut};
 use crate::connection::{self, Local, Orphan, is_shut};
+use crate::net_tables;
+use crate::tcp_table::{self, Line};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketState};
 use holdfast_sys::fd;
@@ -23,15 +25,15 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
+pub(super) const ON_ITS_WAY: &str = "a TCP connection that is being made or closed; try again";
 const OVER_WITH_MARK: &str = "a TCP connection that both ends have shut, in which a byte waits that was sent out of \
                               band (MSG_OOB); try again when it was received";
 const WITHOUT_PORT: &str = "a socket that is connected to an address of one device alone and has no port there: the \
                             kernel does not tell the device, so it is not supported; connect it with a port (any \
                             number), or send with an address";
 /// A reader that has less than so much before it is slow no more: as much as a buffer has room for at first.
-const CAUGHT_UP: usize = 64 << 10;
-const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
+pub(super) const CAUGHT_UP: usize = 64 << 10;
+pub(super) const TCP: (i32, i32) = (libc::AF_INET, libc::SOCK_STREAM);
 
 impl FileReader<'_> {
     pub(super) fn internet(
@@ -103,6 +105,9 @@ impl FileReader<'_> {
             };
             return if is_reset { Ok(SocketState::Lost) } else { over() }.map(Some);
         }
+        if let Some(known) = self.members.known.get(&found.inode) {
+            return self.of_member(taken, known, &info).map(Some);
+        }
         let own = self.streams().get(&found.inode);
         let other = own.and_then(|own| self.other_end(own));
         let (Some(own), Some(other)) = (own, other) else {
@@ -123,10 +128,12 @@ impl FileReader<'_> {
                     ended,
                 }));
             }
+            self.settled_in_gang(taken, &info)?;
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
             let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET, net));
             let Some(peer) = peer else {
-                return Ok(self.outside.lose_connections.then_some(SocketState::Lost));
+                let is_lost = self.outside.lose_connections || self.may_lead_to_members();
+                return Ok(is_lost.then_some(SocketState::Lost));
             };
             let untouched = info.state == tcp_state::ESTABLISHED && info.sent + info.received == 0;
             return if untouched && info.not_sent == 0 {
@@ -150,7 +157,7 @@ impl FileReader<'_> {
     }
 
     /// All TCP connections of the program, by inode.
-    fn internet_streams(&self) -> HashMap<u64, Stream> {
+    pub(super) fn internet_streams(&self) -> HashMap<u64, Stream> {
         let sockets = self.found.iter().filter(|found| found.is_socket());
         sockets
             .filter_map(|found| {
@@ -166,7 +173,7 @@ impl FileReader<'_> {
     }
 
     /// The same, once all that was sent has come to the other end, as far as it can.
-    fn streams(&self) -> &HashMap<u64, Stream> {
+    pub(super) fn streams(&self) -> &HashMap<u64, Stream> {
         self.streams.get_or_init(|| {
             let mut all = self.internet_streams();
             if self.look == Look::Stopped {
@@ -187,8 +194,10 @@ impl FileReader<'_> {
                 Some(other) if !is_whole(&own.info, &other.info) => {
                     let Some((from, to)) = self.end(own.inode).zip(self.end(other.inode)) else { continue };
                     moved.extend([own.inode, other.inode]);
-                    if !matches!(connection::drain(&Local::of_program(&from), &Local::of_program(&to)), Ok(0))
-                    {
+                    if !matches!(
+                        connection::drain(&Local::of_program(&from), &Local::of_program(&to), None),
+                        Ok(0)
+                    ) {
                         // It is refused, or tried again: the others need not wait for it.
                         break;
                     }
@@ -206,7 +215,7 @@ impl FileReader<'_> {
                     let Some(to) = self.end(own.inode) else { continue };
                     let orphan = Orphan { to: &to, total: own.info.received + left + 1 };
                     moved.push(own.inode);
-                    if !matches!(connection::drain(&orphan, &Local::of_program(&to)), Ok(0)) {
+                    if !matches!(connection::drain(&orphan, &Local::of_program(&to), None), Ok(0)) {
                         break;
                     }
                 }
@@ -243,7 +252,7 @@ impl FileReader<'_> {
     }
 
     /// A duplicate of an end.
-    fn end(&self, inode: u64) -> Option<OwnedFd> {
+    pub(super) fn end(&self, inode: u64) -> Option<OwnedFd> {
         self.take(self.with_inode(inode).find(|found| found.is_socket())?).ok()
     }
 
@@ -303,52 +312,15 @@ fn bytes_of(address: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// A line of /proc/net/tcp: its ends as this one sees them, its state, bytes that were not acknowledged, its inode.
-struct Line {
-    ends: (SocketAddr, SocketAddr),
-    state: u8,
-    queued: u64,
-    inode: u64,
-}
-
-impl Line {
-    /// No process has it, and it still sends. What a listener has not given out yet has no process either, but has not
-    /// sent its last.
-    fn is_closing(&self) -> bool {
-        self.inode == 0 && is_shut(self.state)
-    }
-}
-
-/// All TCP sockets of a network namespace, of which /proc tells in this folder. `None`: they are not told.
-fn table(folder: &str) -> Option<Vec<Line>> {
-    let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
-    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let line = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        Some(Line {
-            ends: (canonical(address(words.get(1)?)?), canonical(address(words.get(2)?)?)),
-            state: u8::from_str_radix(words.get(3)?, 16).ok()?,
-            queued: u64::from_str_radix(words.get(4)?.split(':').next()?, 16).ok()?,
-            inode: words.get(9)?.parse().ok()?,
-        })
-    };
-    let mut all = Vec::new();
-    for table in ["tcp", "tcp6"] {
-        let text = net_tables::read(folder, table).ok()?;
-        all.extend(text.lines().skip(1).filter_map(line));
-    }
-    Some(all)
-}
-
 /// Ends that no process has and that still send, by their ends: how much of it.
 fn closing(folder: &str) -> HashMap<(SocketAddr, SocketAddr), u64> {
-    let all = table(folder).unwrap_or_default().into_iter();
+    let all = tcp_table::table(folder).unwrap_or_default().into_iter();
     all.filter(Line::is_closing).map(|line| (line.ends, line.queued)).collect()
 }
 
 /// Those of a network namespace; `None`: the kernel does not tell.
 fn ends(folder: &str) -> Option<TcpEnds> {
-    let all = table(folder)?;
+    let all = tcp_table::table(folder).ok()?;
     let held = all.iter().filter(|line| line.inode != 0).map(|line| line.ends).collect();
     let closing = all.iter().filter(|line| line.is_closing()).map(|line| line.ends).collect();
     Some(TcpEnds { held, closing })

@@ -17,8 +17,8 @@ mod in_flight;
 pub mod inotify;
 mod internet;
 mod locks;
+mod members;
 mod multicast;
-mod net_tables;
 mod networks;
 mod objects;
 mod obstacle;
@@ -43,7 +43,7 @@ use crate::cuda::uses;
 use crate::inject::copied_files;
 use crate::namespaces::Namespaces;
 use crate::thread_pool;
-use found::{Found, Stream, StreamEnds, TcpEnds};
+use found::{Found, Members, Stream, StreamEnds, TcpEnds};
 use holdfast_image::record::{
     Description, Descriptor, FileLock, FileTable, LockKind, NamelessFile, PosixQueue, Pty,
 };
@@ -98,6 +98,8 @@ pub struct FileReader<'a> {
     stream_ends: OnceCell<HashMap<StreamEnds, u64>>,
     /// Ends of TCP connections, the program's and others, by network namespace, once they were asked for.
     tcp_ends: RefCell<HashMap<Option<u64>, Option<Rc<TcpEnds>>>>,
+    /// Connections to other members of the gang.
+    members: Members,
     /// What shared mappings cover of files without a name.
     covered: Covered,
     /// Files without a name so far.
@@ -149,6 +151,7 @@ impl<'a> FileReader<'a> {
             streams: OnceCell::new(),
             stream_ends: OnceCell::new(),
             tcp_ends: RefCell::default(),
+            members: Members::default(),
             covered: Covered::default(),
             nameless: RefCell::default(),
             queues: RefCell::default(),

@@ -6,7 +6,7 @@
 //! number.
 
 use super::found::Group;
-use super::net_tables;
+use crate::net_tables;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketOption;
 use holdfast_sys::socket;

@@ -37,7 +37,9 @@ pub(super) fn of_tcp(taken: &OwnedFd, state: &SocketState) -> u8 {
     match state {
         SocketState::Idle if is_shut() => 3,
         // In other states the other end has sent its last.
-        SocketState::Connected { ended: false, .. } | SocketState::Pending { .. }
+        SocketState::Connected { ended: false, .. }
+        | SocketState::Member { .. }
+        | SocketState::Pending { .. }
             if socket::tcp_info(taken.as_fd()).is_ok_and(|info| open.contains(&info.state)) && is_shut() =>
         {
             1

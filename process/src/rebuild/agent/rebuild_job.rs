@@ -20,6 +20,7 @@ use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
+use crate::rebuild::members;
 use crate::rebuild::rseq;
 use crate::rebuild::shared_memfd;
 use crate::rebuild::timings::RebuildTimings;
@@ -60,7 +61,10 @@ pub fn rebuild_job(
         job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()
     };
     let plans = plan(&PageSet::new())?;
-    let ready_processes = receive_all(&front, &job, options)?;
+    let connections = members::make(record, options.gang.as_deref(), &|| options.go_on())?;
+    let ready_processes = receive_all(&front, &job, options, &connections)?;
+    // The processes have them.
+    drop(connections);
     let mut timings = RebuildTimings { files_ns: elapsed_ns(begun), ..RebuildTimings::default() };
     let phase = Instant::now();
     let first = ready_processes.first().map_or(0, |first| first.pid);
@@ -116,6 +120,9 @@ pub fn rebuild_job(
     objects.unlinked.close_all();
     // That is an event, too, where a folder is watched in which one was made.
     inotify::drain(&job, take)?;
+    if let Some(gang) = &options.gang {
+        members::meet_connected(gang.as_ref())?;
+    }
     resume_all(&processes, &mut not_resumed, &|| resuming(&notes))?;
     fault::point("seed-resumed");
     objects.keep();

@@ -4,8 +4,9 @@ use super::options::RebuildOptions;
 use super::remote_calls::ended;
 use crate::error::TraceError;
 use crate::rebuild::error::{Peer, RebuildError};
-use crate::rebuild::handshake::{GO, ReadyMessage};
+use crate::rebuild::handshake::{self, GO, ReadyMessage};
 use crate::rebuild::job::Job;
+use crate::rebuild::members;
 use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::scm::{self, Received};
 use holdfast_sys::{fault, fd, poll};
@@ -21,20 +22,22 @@ pub struct ReadyProcess {
     pub ready: ReadyMessage,
 }
 
-/// Waits until the new processes have all their files; by their places in the job.
+/// Waits until the new processes have all their files; by their places in the job. `connections`: to other members of a
+/// gang, which the first process asks for.
 pub fn receive_all(
     front: &OwnedFd,
     job: &Job<'_>,
     options: &RebuildOptions,
+    connections: &members::Made,
 ) -> Result<Vec<ReadyProcess>, RebuildError> {
     scm::expect(front.as_fd()).map_err(RebuildError::io("waiting for the new processes"))?;
     if job.record.others.is_empty() {
-        return Ok(vec![receive_one(front, options)?]);
+        return Ok(vec![receive_one(front, options, connections)?]);
     }
     let wanted: Vec<i32> = job.members().map(|member| member.own.pid).collect();
     let mut met: BTreeMap<i32, ReadyProcess> = BTreeMap::new();
     while met.len() < wanted.len() {
-        let ready_process = receive_one(front, options)?;
+        let ready_process = receive_one(front, options, connections)?;
         let id = ready_process.ready.job_pid;
         if !wanted.contains(&id) {
             return Err(RebuildError::Ids(format!("a new process has the id {id}, which no process had")));
@@ -45,7 +48,11 @@ pub fn receive_all(
 }
 
 /// Waits for one; its id as seen here, and what it says of itself.
-fn receive_one(front: &OwnedFd, options: &RebuildOptions) -> Result<ReadyProcess, RebuildError> {
+fn receive_one(
+    front: &OwnedFd,
+    options: &RebuildOptions,
+    connections: &members::Made,
+) -> Result<ReadyProcess, RebuildError> {
     let io = || RebuildError::io("waiting for the new process");
     let mut buffer = [0_u8; 64];
     let Received { len, pid, .. } = loop {
@@ -57,6 +64,10 @@ fn receive_one(front: &OwnedFd, options: &RebuildOptions) -> Result<ReadyProcess
         if ready.first() == Some(&true) {
             match scm::receive(front.as_fd(), &mut buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                // Each way to the old ids that is tried asks anew.
+                Ok(received) if buffer[..received.len] == *handshake::MEMBERS => {
+                    handshake::give_members(front, connections)?;
+                }
                 other => break other.map_err(io())?,
             }
         }

@@ -104,7 +104,7 @@ impl NewProcess<'_> {
                 handshake::send(&self.report, &Message::Note(note));
             }
         }
-        let made = OpenFiles::all(job, floor, &self.report, self.served.as_ref())?;
+        let made = OpenFiles::all(job, floor, (&self.report, &self.agent), self.served.as_ref())?;
         for note in folders.keep() {
             handshake::send(&self.report, &Message::Note(note));
         }

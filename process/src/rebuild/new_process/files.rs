@@ -8,8 +8,8 @@
 
 use super::namespaces::MadeNamespaces;
 use super::networks::Networks;
-use super::objects::{ObjectBuilder, open_process};
-use super::open::raise;
+use super::objects::ObjectBuilder;
+use super::open::{open_process, raise};
 use super::queues::Queues;
 use super::regular::{self, OldUnlinkedFiles};
 use super::shared_memory;
@@ -68,6 +68,11 @@ fn has_lost_its_name(object: &Object) -> bool {
     (socket.deleted || socket.renamed.is_some()) && !matches!(socket.state, SocketState::Connected { .. })
 }
 
+/// Whether it is a connection to another member of the gang.
+fn leads_to_member(object: &Object) -> bool {
+    matches!(object, Object::Socket(socket) if matches!(socket.state, SocketState::Member { .. }))
+}
+
 /// Descriptors of the front that the record names. Those above 2 count only if the front was started with them: what it
 /// opened itself is close-on-exec.
 fn take_inherited(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
@@ -122,14 +127,15 @@ fn of_queues<'a>(job: &Job<'_>, openers: &'a [Opener]) -> Vec<&'a Opener> {
 }
 
 impl OpenFiles {
-    /// Makes and opens everything. `report` leads to the front; `served` is the file of a page server.
+    /// Makes and opens everything. `report` leads to the front, `agent` to the agent; `served` is the file of a page
+    /// server.
     ///
     /// # Errors
     /// Names the descriptor or file and what to do.
     pub fn all(
         job: &Job<'_>,
         floor: i32,
-        report: &OwnedFd,
+        (report, agent): (&OwnedFd, &OwnedFd),
         served: Option<&OwnedFd>,
     ) -> Result<OpenFiles, RebuildError> {
         let table = &job.record.files;
@@ -139,11 +145,17 @@ impl OpenFiles {
         let namespaces = MadeNamespaces::make(&job.record.made_namespaces, &Opener::of(job.record), floor)?;
         let networks = Networks::of(&job.record.made_namespaces, &namespaces)
             .map_err(RebuildError::io("keeping network namespaces"))?;
+        // First, so that no listener is where the agent had one for them.
+        let members = if table.descriptions.iter().any(|one| leads_to_member(&one.object)) {
+            handshake::ask_for_members(agent, |end| raise(end, floor))?
+        } else {
+            BTreeMap::new()
+        };
         let mut builder = OpenFilesBuilder {
             job,
             floor,
             inherited,
-            object_builder: ObjectBuilder::new(job, &openers, networks)?,
+            object_builder: ObjectBuilder::new(job, &openers, networks)?.with_members(members),
             old_unlinked: OldUnlinkedFiles::default(),
             unlinked: UnlinkedFiles::make(job, &openers, floor)?,
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,

@@ -4,10 +4,10 @@
 use super::datagrams::Named;
 use super::flight::{Flight, Made, PutBack, send_back};
 use super::networks::Networks;
+use super::open::open_process;
 use super::senders::Senders;
 use super::socket_buffers;
 use super::socket_files::address_of_held;
-use super::socket_setup::{made_by, set_options};
 use super::sockets::{self, Connections};
 use super::terminals::LARGE;
 use super::unsettled::Unsettled;
@@ -15,11 +15,12 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, change_mode, explain, new_name, reopen};
 use crate::rebuild::proc_self::NOT_AGAIN;
+use crate::rebuild::socket_setup::{made_by, set_options};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Inode, Object, SocketState};
 use holdfast_sys::{at, attributes, clone, fd, inotify, objects, socket, spawn};
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -31,6 +32,8 @@ pub struct ObjectBuilder {
     pipes: HashMap<u64, (OwnedFd, OwnedFd)>,
     pairs: HashMap<u64, Pair>,
     connections: Connections,
+    /// Those to other members of a gang, from the agent.
+    members: BTreeMap<[u8; 16], OwnedFd>,
     /// Where sockets are made.
     networks: Networks,
     /// How many ends of a connection have been given out.
@@ -77,15 +80,6 @@ fn is_write_end(flags: u32) -> bool {
     flags & libc::O_ACCMODE.cast_unsigned() == libc::O_WRONLY.cast_unsigned()
 }
 
-/// A descriptor of a process.
-///
-/// # Errors
-/// ESRCH; EINVAL: the kernel does not know a flag.
-pub fn open_process(pid: i32, flags: u32) -> io::Result<OwnedFd> {
-    // O_EXCL is PIDFD_THREAD, for a single thread (include/uapi/linux/pidfd.h).
-    clone::pidfd_open_with(pid, flags & (libc::O_NONBLOCK | libc::O_EXCL).cast_unsigned())
-}
-
 /// Sets the status flags that fcntl can set.
 fn set_flags(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     let settable = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_ASYNC).cast_unsigned();
@@ -102,6 +96,11 @@ impl ObjectBuilder {
         let connections = Connections::make(&job.record.files, opener, &networks)?;
         let unsettled = Unsettled::of(job.descriptions());
         Ok(ObjectBuilder { connections, unsettled, networks, ..ObjectBuilder::default() })
+    }
+
+    /// With connections to other members of a gang, by their numbers.
+    pub fn with_members(self, members: BTreeMap<[u8; 16], OwnedFd>) -> ObjectBuilder {
+        ObjectBuilder { members, ..self }
     }
 
     /// What is not as it was, for the user.
@@ -142,6 +141,13 @@ impl ObjectBuilder {
                 let none =
                     || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
                 end.ok_or_else(none)?.try_clone().map_err(failed())?
+            }
+            SocketState::Member { connection, .. } => {
+                let none = || {
+                    RebuildError::Image(format!("descriptor {holder}: the agent has no connection for it"))
+                };
+                let number = connection.0.as_slice().try_into().map_err(|_| none())?;
+                self.members.remove::<[u8; 16]>(&number).ok_or_else(none)?
             }
             _ => sockets::make(socket, (opener, &self.networks), &mut self.unsettled)?,
         };

@@ -3,8 +3,8 @@
 //! Runs in the new process; called by [`super::objects`] and [`super::sockets`]. How it fails: an error of send(2); the
 //! sizes are best effort.
 
-use super::socket_addresses::PATIENCE;
 use crate::connection::{self, Local};
+use crate::rebuild::socket_addresses::PATIENCE;
 use holdfast_sys::{fd, scm};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

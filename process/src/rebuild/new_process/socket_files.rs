@@ -4,9 +4,9 @@
 //! Called by `sockets`, in the new process, in its working folder. What must hold: a name that another program uses
 //! is left alone.
 
-use super::socket_addresses;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener, Place, new_name};
+use crate::rebuild::socket_addresses;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
 use holdfast_sys::{attributes, socket};

@@ -9,25 +9,23 @@
 
 use super::accepted::accept_from;
 use super::networks::Networks;
-use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
 use super::socket_buffers::fill;
-use super::socket_setup::{canonical_address, made_by, set_options};
 use super::unsettled::{self, Unsettled};
 use super::{datagrams, socket_files};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener};
+use crate::rebuild::socket_addresses::{
+    PATIENCE, PAUSE, any_port, bind_patiently, bind_when_connected, is_taken, not_bound, patience,
+};
+use crate::rebuild::socket_setup::{canonical_address, made_by, set_options};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Description, FileTable, Object, SocketRecord, SocketState};
 use holdfast_sys::{fd, socket};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-
-/// include/uapi/linux/in.h, since Linux 6.3.
-const IP_LOCAL_PORT_RANGE: i32 = 51;
 
 /// How many may wait at a listener that is there for a moment: more than strangers fill meanwhile.
 const BACKLOG: i32 = 128;
@@ -211,8 +209,7 @@ fn join(
             }
         }
     }
-    // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
-    let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
+    any_port(&client);
     let listener = listeners.get(&address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
     let _acting = paths::act_as_maker(accepted.socket.made_by).map_err(failed())?;
     let within = (accepted.networks, accepted.socket.network);
@@ -254,34 +251,14 @@ fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, Own
     Ok((server, client))
 }
 
-/// A socket that will have its port when it is connected. A port that a connection of the old program had may be in
-/// TIME_WAIT for a minute, in which no socket can be bound to it without a listener there; it can be connected from
-/// again after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the
-/// kernel is older than 6.3, or does not give out such ports by itself; in a network namespace that was made for it
-/// nothing waits.
+/// A socket that will have its port when it is connected, where the kernel can do that; in a network namespace that was
+/// made for it nothing waits.
 fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
-    /// See ip(7).
-    const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
     if record.network.is_some() {
         return None;
     }
-    let port = u32::from(u16::from_be_bytes(port(record)?));
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
-    let mut range = range.split_whitespace().map(str::parse::<u32>);
-    let (low, high) = (range.next()?.ok()?, range.next()?.ok()?);
-    if !(low..=high).contains(&port) {
-        return None;
-    }
     let made = unbound(record, &Networks::default()).ok()?;
-    let set = |name: i32, value: u32| {
-        socket::set_option(made.as_fd(), libc::IPPROTO_IP, name, &value.to_ne_bytes()).ok()
-    };
-    set(IP_BIND_ADDRESS_NO_PORT, 1)?;
-    set(IP_LOCAL_PORT_RANGE, port << 16 | port)?;
-    let mut address = record.local.0.clone();
-    address.get_mut(2..4)?.fill(0);
-    socket::bind(made.as_fd(), &address).ok()?;
-    Some(made)
+    bind_when_connected(&made, &record.local.0).then_some(made)
 }
 
 /// Everything but an end of a connection.
@@ -299,7 +276,9 @@ pub fn make(
         SocketState::Over { data } => {
             over(record, data, networks).map_err(failed("making a connection that both ends have shut of"))
         }
-        SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
+        SocketState::Connected { .. } | SocketState::Member { .. } => {
+            Err(RebuildError::Image("a connection out of place".into()))
+        }
         state => {
             let made = bound(record, (opener, networks), unsettled.shares_port(record))?;
             if canonical_address(record).is_some() {
@@ -452,8 +431,8 @@ pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::socket_addresses::DEATH;
     use super::*;
+    use crate::rebuild::socket_addresses::DEATH;
     use crate::rebuild::testing::record;
     use holdfast_image::record::SocketOption;
     use holdfast_image::testing;

@@ -6,10 +6,10 @@
 //! that get another name get it when no socket needs their old one any more. How it fails: an error names the address
 //! or the file.
 
-use super::socket_addresses::not_bound;
 use super::socket_files::Renaming;
-use super::socket_setup::{canonical_address, made_by, set_options};
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::socket_addresses::not_bound;
+use crate::rebuild::socket_setup::{canonical_address, made_by, set_options};
 use holdfast_image::record::{Description, Object, SocketRecord, SocketState};
 use holdfast_sys::socket;
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ pub fn listen(made: &OwnedFd, record: &SocketRecord, backlog: u32) -> Result<(),
 fn port(record: &SocketRecord) -> Option<Port> {
     let address = canonical_address(record).filter(|address| address.port() != 0)?;
     let listens = match record.state {
-        SocketState::Connected { .. } => return None,
+        SocketState::Connected { .. } | SocketState::Member { .. } => return None,
         SocketState::Listening { .. } => true,
         _ => false,
     };

@@ -4,7 +4,7 @@
 //! Runs in the new process; called by [`super::objects`] for a stream with marks. How it fails: an error of send(2) or
 //! recv(2); EINVAL: a mark lies outside of the data.
 
-use super::socket_addresses::PATIENCE;
+use crate::rebuild::socket_addresses::PATIENCE;
 use holdfast_image::record::UrgentMark;
 use holdfast_sys::fd;
 use std::io;

@@ -1,7 +1,7 @@
 //! A table of sockets in /proc/ID/net, of the network namespace that the process is in.
 //!
-//! Called by what looks for sockets of a kind: `accept_queue`, `internet`, `multicast`. What cannot be read is an error
-//! that names the table, never a table without lines.
+//! Called by what looks for sockets of a kind: `tcp_table`, `internet` and `multicast` of `capture`. What cannot be
+//! read is an error that names the table, never a table without lines.
 
 use std::{fs, io};
 
@@ -9,7 +9,7 @@ use std::{fs, io};
 ///
 /// # Errors
 /// Names the table.
-pub(super) fn read(folder: &str, table: &str) -> Result<String, String> {
+pub fn read(folder: &str, table: &str) -> Result<String, String> {
     let path = format!("{folder}/{table}");
     match fs::read_to_string(&path) {
         // The folder is gone with its process; then nothing is known.

@@ -1,6 +1,6 @@
 //! What all sockets of a restart need: as whom one is made, its options, and its address in one form.
 //!
-//! Runs in the new process.
+//! Runs in the new process and in the agent.
 
 use holdfast_image::record::{Ownership, SocketOption, SocketRecord, internet_address};
 use holdfast_sys::{fs_ids, socket, unix_socket};

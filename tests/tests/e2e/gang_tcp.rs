@@ -1,0 +1,301 @@
+//! TCP connections between the members of a gang: a checkpoint in any moment has all that was sent through them, and a
+//! restart makes them anew. On one host, and on two that are network namespaces (root).
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::processes;
+use holdfast_tests::random::Random;
+use holdfast_tests::sandbox::{
+    Bed, PATIENCE, User, each_user, each_user_by_root, each_user_in_turn, shell_code, wait,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const GANG: &str = "g";
+
+/// Two members of the program `members`.
+struct Members<'a> {
+    bed: &'a Bed,
+    kind: &'a str,
+    size: &'a str,
+    /// The hosts' name, and which host has which member.
+    hosts: Option<(&'a str, [usize; 2])>,
+}
+
+impl Members<'_> {
+    fn address(&self) -> String {
+        self.hosts.map_or_else(|| "127.0.0.1".into(), |(_, on)| format!("10.77.0.{}", on[0] + 1))
+    }
+
+    fn words(&self, member: usize, port: &str) -> Vec<String> {
+        let port = self.bed.work().join(port).display().to_string();
+        let member = member.to_string();
+        let app = App::program("members", &[self.kind, &member, &port, self.size, &self.address()]);
+        app.words().into_iter().map(str::to_owned).collect()
+    }
+
+    /// A command on the host of a member.
+    fn there(&self, member: usize, command: Command) -> Command {
+        let Some((name, on)) = self.hosts else { return command };
+        let mut there = Command::new(hosts("at"));
+        there.args([name, &on[member].to_string()]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => there.env(name, value),
+                None => there.env_remove(name),
+            };
+        }
+        there.current_dir(self.bed.work());
+        there
+    }
+
+    /// What both print if nothing happens to them.
+    fn undisturbed(&self) -> Result<[String; 2]> {
+        let run = |member: usize| {
+            let words = self.words(member, "plain-port");
+            let mut command = self.bed.command(Path::new(&words[0]));
+            command.args(&words[1..]);
+            let mut command = self.there(member, command);
+            command.stdout(self.bed.create(&format!("plain{member}"))?).spawn().context("a member")
+        };
+        let mut both = [run(0)?, run(1)?];
+        for member in &mut both {
+            ensure!(shell_code(wait(member, PATIENCE)?) == 0, "{}", self.bed.text("plain0"));
+        }
+        Ok([0, 1].map(|member| self.bed.text(&format!("plain{member}"))))
+    }
+
+    fn run(&self, member: usize) -> Result<Child> {
+        let (bed, of) = (self.bed, format!("{member}/2"));
+        let mut command = bed.holdfast(&["run", "--name", GANG, "--gang", &of, "--"]);
+        command.args(self.words(member, "port"));
+        command.env("HOLDFAST_TEST_STAY", bed.stay_file());
+        let mut command = self.there(member, command);
+        command.stdout(bed.create(&out(member))?).stderr(bed.create(&err(member))?);
+        command.spawn().context("a member")
+    }
+
+    fn restart(&self, member: usize, image: &str) -> Result<Child> {
+        let of = format!("{member}/2");
+        let mut command = self.there(member, self.bed.holdfast(&["restart", image, "--gang", &of]));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(self.bed.create(&err(member))?).spawn().context("a member")
+    }
+
+    /// Both, once they run.
+    fn start(&self) -> Result<[Child; 2]> {
+        let both = [self.run(0)?, self.run(1)?];
+        self.running(both)
+    }
+
+    fn running(&self, mut both: [Child; 2]) -> Result<[Child; 2]> {
+        for (member, front) in both.iter_mut().enumerate() {
+            let pid = self.bed.wait_live(&format!("{GANG}.{member}"), front)?;
+            pid.with_context(|| format!("member {member}: {}", self.said()))?;
+        }
+        Ok(both)
+    }
+
+    fn said(&self) -> String {
+        [out(0), err(0), out(1), err(1)].map(|name| self.bed.text(&name)).join("\n--\n")
+    }
+
+    /// Waits until more has come of it than at this length.
+    fn until_longer(&self, than: usize) -> Result<()> {
+        self.bed.until("a line more", PATIENCE, || self.bed.text(&out(0)).len() > than)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        let command = self.there(1, self.bed.holdfast(&["checkpoint", GANG]));
+        self.bed.output(command, PATIENCE)?.success().map(drop).with_context(|| self.said())
+    }
+
+    /// All processes of both hosts.
+    fn kill(&self, fronts: [Child; 2]) -> Result<()> {
+        processes::kill(&processes::of(self.bed.dir()));
+        for mut front in fronts {
+            wait(&mut front, PATIENCE)?;
+        }
+        self.bed.until("the end of all", PATIENCE, || processes::of(self.bed.dir()).is_empty())
+    }
+
+    /// Both end, having printed this.
+    fn end_right(&self, mut both: [Child; 2], expected: &[String; 2]) -> Result<()> {
+        self.bed.may_end()?;
+        for (member, front) in both.iter_mut().enumerate() {
+            let code = shell_code(wait(front, PATIENCE)?);
+            ensure!(code == 0, "member {member} has ended with {code}: {}", self.said());
+            let said = self.bed.text(&out(member));
+            ensure!(said == expected[member], "member {member} has said\n{said}\nnot\n{}", expected[member]);
+        }
+        Ok(())
+    }
+
+    /// Checkpoints at random moments; after each, all are killed and restarted.
+    fn chain(&self, rounds: usize, random: &mut Random) -> Result<()> {
+        let expected = self.undisturbed()?;
+        let mut both = self.start()?;
+        self.until_longer(0)?;
+        for _ in 0..rounds {
+            std::thread::sleep(random.time(Duration::ZERO, Duration::from_millis(150)));
+            self.checkpoint()?;
+            // It goes on, and what it does then is undone.
+            std::thread::sleep(random.time(Duration::ZERO, Duration::from_millis(50)));
+            self.kill(both)?;
+            both = self.running([self.restart(0, GANG)?, self.restart(1, GANG)?])?;
+        }
+        self.end_right(both, &expected)
+    }
+}
+
+fn out(member: usize) -> String {
+    format!("out{member}")
+}
+
+fn err(member: usize) -> String {
+    format!("err{member}")
+}
+
+fn hosts(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("hosts").join(script)
+}
+
+/// The network namespaces of a test, which go with it.
+struct Hosts(String);
+
+impl Hosts {
+    fn up() -> Result<Hosts> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hft{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let up = Command::new(hosts("up")).args([&name, "2"]).status()?;
+        let made = Hosts(name);
+        ensure!(up.success(), "tests/hosts/up has failed");
+        Ok(made)
+    }
+
+    /// Cuts or joins the link of the second host.
+    fn link(&self, state: &str) -> Result<()> {
+        let namespace = format!("{}-net", self.0);
+        let status = Command::new("ip").args(["-n", &namespace, "link", "set", "to1", state]).status()?;
+        ensure!(status.success(), "the link of a host cannot be set {state}");
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let _ = Command::new(hosts("down")).arg(&self.0).status();
+    }
+}
+
+fn on_one_host(turn: User, kind: &str, size: &str) {
+    each_user_in_turn(turn, |bed| Members { bed, kind, size, hosts: None }.chain(3, &mut Random::new()));
+}
+
+#[test]
+fn messages_and_their_answers() {
+    on_one_host(User::Ordinary, "pingpong", "800");
+}
+
+#[test]
+fn much_to_a_slow_reader() {
+    on_one_host(User::Root, "bulk", "40");
+}
+
+#[test]
+fn both_ways_at_once() {
+    on_one_host(User::Ordinary, "both", "24");
+}
+
+#[test]
+fn connections_made_anew_all_the_time_of_which_one_end_has_sent_its_last() {
+    on_one_host(User::Root, "half", "40");
+}
+
+#[test]
+fn many_connections_in_all_of_which_something_waits() {
+    on_one_host(User::Ordinary, "many", "60");
+}
+
+/// A member has no image of its own: what waits in its connections the others have.
+#[test]
+fn a_member_is_neither_restarted_nor_taken_back_alone() {
+    each_user(|bed| {
+        let members = Members { bed, kind: "pingpong", size: "300", hosts: None };
+        let expected = members.undisturbed()?;
+        let both = members.start()?;
+        members.checkpoint()?;
+        let member = format!("{GANG}.1");
+        let back = bed.say(&["rollback", &member])?;
+        ensure!(back.code() != 0 && back.stderr.contains("gang"), "{} {}", back.code(), back.stderr);
+        members.kill(both)?;
+        let alone = bed.say(&["restart", &member])?;
+        ensure!(alone.code() != 0 && alone.stderr.contains("--gang"), "{} {}", alone.code(), alone.stderr);
+        ensure!(processes::of(bed.dir()).is_empty(), "a process is left");
+        let both = members.running([members.restart(0, GANG)?, members.restart(1, GANG)?])?;
+        members.end_right(both, &expected)
+    });
+}
+
+fn on_two_hosts(kind: &str, size: &str) {
+    each_user_by_root(|bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind, size, hosts: Some((&hosts.0, [0, 1])) };
+        members.chain(2, &mut Random::new())
+    });
+}
+
+#[test]
+fn messages_between_hosts() {
+    on_two_hosts("pingpong", "500");
+}
+
+#[test]
+fn both_ways_at_once_between_hosts() {
+    on_two_hosts("both", "16");
+}
+
+/// When the link is cut in the middle of a checkpoint there is none, and the programs go on.
+#[test]
+fn a_host_that_cannot_be_reached_holds_up_no_program() {
+    each_user_by_root(|bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind: "pingpong", size: "400", hosts: Some((&hosts.0, [0, 1])) };
+        let expected = members.undisturbed()?;
+        let both = members.start()?;
+        members.checkpoint()?;
+        hosts.link("down")?;
+        let failed = bed.output(members.there(0, bed.holdfast(&["checkpoint", GANG])), PATIENCE)?;
+        ensure!(
+            failed.code() != 0 && failed.stderr.contains("member 1"),
+            "{} {}",
+            failed.code(),
+            failed.stderr
+        );
+        hosts.link("up")?;
+        members.end_right(both, &expected)
+    });
+}
+
+/// What was connected has its addresses.
+#[test]
+fn on_other_hosts_the_addresses_are_missed_by_name() {
+    each_user_by_root(|bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind: "pingpong", size: "200", hosts: Some((&hosts.0, [0, 1])) };
+        let expected = members.undisturbed()?;
+        let both = members.start()?;
+        members.checkpoint()?;
+        members.kill(both)?;
+        let exchanged = Members { hosts: Some((&hosts.0, [1, 0])), ..members };
+        for mut front in [exchanged.restart(0, GANG)?, exchanged.restart(1, GANG)?] {
+            ensure!(shell_code(wait(&mut front, PATIENCE)?) != 0, "it runs on another host");
+        }
+        ensure!(exchanged.said().contains("this host does not have the address"), "{}", exchanged.said());
+        let members = Members { hosts: Some((&hosts.0, [0, 1])), ..exchanged };
+        let both = members.running([members.restart(0, GANG)?, members.restart(1, GANG)?])?;
+        members.end_right(both, &expected)
+    });
+}
