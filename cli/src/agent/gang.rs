@@ -195,7 +195,9 @@ fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<u64, Failure> {
 
 /// Images of the gang of which this member's part is gone, by its rules, are none any more. Of the leader.
 pub fn forget_removed(context: &JobContext) {
-    let Some(gang) = context.gang.as_ref().filter(|gang| gang.is_leader()) else { return };
+    // A lower tier may have what the store has not.
+    let is_to = |gang: &&Membership| gang.is_leader() && context.cascade.is_none();
+    let Some(gang) = context.gang.as_ref().filter(is_to) else { return };
     let Ok(numbers) = gang.folder.images() else { return };
     for number in numbers.iter().rev().skip(1).rev() {
         let Ok(image) = gang.folder.image(*number) else { continue };
