@@ -304,10 +304,9 @@ fn plan(wanted: &Wanted<'_>, seen: &[Seen<'_>]) -> Result<PrunePlan, Failure> {
         format!("image {number} on {} stays: {}", seen[tier].place.name(), reason(why))
     };
     let lines: Vec<String> = plan.stays.iter().map(line).collect();
-    Err(Failure::new(
-        Exit::Refused,
-        format!("{}\n--anyway deletes it; nothing was deleted", lines.join("\n")),
-    ))
+    let is_needed = plan.stays.iter().any(|(.., why)| *why == Why::Gang);
+    let anyway = if is_needed { "" } else { "--anyway deletes it; " };
+    Err(Failure::new(Exit::Refused, format!("{}\n{anyway}nothing was deleted", lines.join("\n"))))
 }
 
 fn reason(why: Why) -> &'static str {

@@ -25,7 +25,7 @@ pub fn checkpoint(folder: &GangFolder, stop: bool, wait: bool, wishes: Wishes) -
     let answer =
         wire.send(&Message::Checkpoint { stop, wait, wishes }, &[]).and_then(|()| wire.receive(None));
     match answer {
-        Ok((Message::Reply(reply), _)) => Ok(reply),
+        Ok((Message::Reply(reply), _)) => Ok(*reply),
         Ok((other, _)) => {
             Err(Failure::new(Exit::Internal, format!("unexpected answer of the leader: {other:?}")))
         }

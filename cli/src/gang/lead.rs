@@ -220,7 +220,7 @@ fn serve_command(host: &Host, wire: &Wire) {
         let request = Request::Checkpoint { stop, wait, wishes };
         let reply = Agent::connect(&host.job).and_then(|agent| agent.ask(&request));
         let reply = reply.unwrap_or_else(|failure| Reply::Error { message: failure.message });
-        if wire.send(&Message::Reply(reply), &[]).is_err() {
+        if wire.send(&Message::Reply(Box::new(reply)), &[]).is_err() {
             return;
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// One message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "snake_case")]
+#[serde(tag = "message", content = "of", rename_all = "snake_case")]
 pub enum Message {
     /// The first, to the leader.
     Join(Join),
@@ -73,7 +73,7 @@ pub enum Message {
         wishes: Wishes,
     },
     /// To a command.
-    Reply(Reply),
+    Reply(Box<Reply>),
 }
 
 /// Who comes.

@@ -73,6 +73,22 @@ struct State {
     lost: BTreeMap<u32, String>,
     complete: bool,
     round: Option<Table>,
+    /// Why rounds before it have failed: who takes part in them may not have noticed yet.
+    before: BTreeMap<u64, Failed>,
+}
+
+impl State {
+    /// Another round is under way.
+    fn next(&mut self, number: u64) {
+        /// Rounds that are remembered.
+        const BEFORE: usize = 8;
+        if let Some(Table { number, failed: Some(failed), .. }) = self.round.replace(Table::new(number)) {
+            self.before.insert(number, failed);
+        }
+        while self.before.len() > BEFORE {
+            self.before.pop_first();
+        }
+    }
 }
 
 /// A message on its way out, with its bytes.
@@ -218,7 +234,7 @@ impl Seat {
         let mut state = self.state.lock();
         // It may have failed before it was told of.
         if state.round.as_ref().is_none_or(|table| table.number < number) {
-            state.round = Some(Table::new(number));
+            state.next(number);
         }
     }
 
@@ -232,7 +248,7 @@ impl Seat {
             return Err(self.failed_of(&state, Some(*member), why.clone(), FailedKind::Other));
         }
         let round = state.round.as_ref().map_or(FIRST_ROUND, |table| table.number) + 1;
-        state.round = Some(Table::new(round));
+        state.next(round);
         let links: Vec<_> = state.links.clone().into_iter().collect();
         drop(state);
         let prepare = Prepare { round, stop, wishes: wishes.clone() };
@@ -324,7 +340,7 @@ impl Seat {
     pub(super) fn fail(&self, round: u64, why: Failed, from: Option<u32>) {
         let mut state = self.state.lock();
         if state.round.as_ref().is_none_or(|table| table.number < round) && !self.place.is_leader() {
-            state.round = Some(Table::new(round));
+            state.next(round);
         }
         let Some(table) = state.round.as_mut().filter(|table| table.number == round) else { return };
         if table.failed.is_some() || table.over {
@@ -350,7 +366,9 @@ impl Seat {
         let state = self.state.lock();
         match &state.round {
             Some(table) if table.number == round => table.failed.clone(),
-            _ => Some(self.failed_of(&state, None, "another round has begun".into(), FailedKind::Other)),
+            _ => state.before.get(&round).cloned().or_else(|| {
+                Some(self.failed_of(&state, None, "another round has begun".into(), FailedKind::Other))
+            }),
         }
     }
 

@@ -138,14 +138,15 @@ fn one_that_fails_or_is_late_ends_the_round_for_all() {
         assert!(error.reason.contains("not stopped within 0.02 s"), "{error}");
     });
     assert!(rounds[1].meet(Phase::Stopped, &[], LONG).is_err());
-    drop(rounds);
-    // The next one begins anew.
+    // The next one begins anew; who has not noticed the end of the one before is told why it has ended.
+    let old = rounds;
     let rounds = round(&seats);
     thread::scope(|scope| {
         for round in &rounds {
             scope.spawn(|| round.meet(Phase::Prepared, b"x", LONG).unwrap());
         }
     });
+    assert!(old.iter().all(|round| round.failure().is_some_and(|why| why.member == Some(1))));
 }
 
 #[test]

@@ -194,6 +194,21 @@ fn take_frame(inbox: &mut Vec<u8>) -> io::Result<Option<(Message, Vec<u8>)>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_image::control::{Reply, Wishes};
+
+    #[test]
+    fn every_message_is_read_as_it_was_written() {
+        for message in [
+            Message::Reply(Box::new(Reply::Error { message: "no".into() })),
+            Message::Reply(Box::new(Reply::NoProgram { awaited: false })),
+            Message::Checkpoint { stop: true, wait: true, wishes: Wishes::default() },
+            Message::Refused { reason: "no".into() },
+            Message::Welcome,
+        ] {
+            let text = serde_json::to_string(&message).unwrap();
+            assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message, "{text}");
+        }
+    }
 
     #[test]
     fn a_frame_is_taken_when_it_is_whole_and_no_length_is_believed() {
