@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_agents_answers_are_told_apart() {
         let read = |reply: &Reply| answer(&serde_json::to_vec(reply).unwrap());
-        let done = Reply::Checkpointed { epoch: Epoch(7), stop_ns: 1, committed: true };
+        let done = Reply::Checkpointed { epoch: Epoch(7), stop_ns: 1, committed: true, gang_image: None };
         assert_eq!(read(&done), Answer::Taken);
         assert_eq!(read(&Reply::Refused { reasons: vec!["fd 7".into()] }), Answer::Refused);
         assert_eq!(read(&Reply::Error { message: "full".into() }), Answer::Failed);
