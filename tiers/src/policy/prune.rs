@@ -271,6 +271,12 @@ mod tests {
         assert_eq!(gone(of(&[1, 2, 4, 5], 1), &[]), [1, 2, 4]);
         assert_eq!(gone(of(&[1, 2, 4, 5], 3), &[1]), [2]);
         assert!(gone(of(&[], 1), &[]).is_empty());
+        // What a gang's image names stays.
+        let needed =
+            TierHolds { needed: BTreeSet::from([2]), ..tier(of(&[1, 2, 4, 5], 1), &[1, 2, 3, 4, 5]) };
+        let plan = prune(&[needed], true);
+        let removed: Vec<_> = plan.removals.iter().map(|removal| removal.version).collect();
+        assert_eq!(removed, [1, 4]);
         // What is damaged goes where something else is whole, and only there.
         let broken = |whole: [bool; 5]| {
             let versions = (1..).zip(whole).map(|(number, whole)| held(number, whole)).collect();
@@ -279,6 +285,7 @@ mod tests {
                 versions,
                 waiting: BTreeSet::new(),
                 others: BTreeSet::new(),
+                needed: BTreeSet::new(),
             };
             prune(&[tier], false).removals.iter().map(|removal| removal.version).collect::<Vec<_>>()
         };
@@ -326,6 +333,7 @@ mod tests {
                     versions: versions.into_iter().map(held).collect(),
                     waiting,
                     others: BTreeSet::new(),
+                    needed: BTreeSet::new(),
                 }
             },
         )

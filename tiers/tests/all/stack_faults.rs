@@ -324,6 +324,7 @@ fn prune(model: &Model, faults: &Faults) -> Result<u64, TierError> {
         versions: survey.versions.clone(),
         waiting: BTreeSet::new(),
         others: BTreeSet::new(),
+        needed: BTreeSet::new(),
     };
     let plan = policy::prune(&[holds], false);
     let going = plan.removals.iter().map(|removal| removal.version).collect();
