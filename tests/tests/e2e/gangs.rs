@@ -340,7 +340,8 @@ fn what_a_gang_needs_is_not_deleted() {
         restart_to_the_end(bed, GANG)?;
         bed.say(&["rm", "--dry-run", GANG])?.success()?;
         ensure!(whole(bed)? == [3], "a dry run deletes nothing");
-        bed.say(&["rm", GANG])?.success()?;
+        // What restarts have kept of the user's files would keep the jobs.
+        bed.say(&["prune", "--all", "--saved", GANG])?.success()?;
         let left = bed.say(&["list"])?.success()?.stdout;
         ensure!(left.starts_with("no jobs in") && !bed.store().join(".gangs/sim").exists(), "{left}");
         Ok(())
