@@ -132,6 +132,7 @@ pub(super) fn find(folder: &GangFolder, member: Option<Member>) -> Result<(Wire,
         });
         match met {
             Ok((wire, Message::Welcome)) => return Ok((wire, leader)),
+            Ok((_, Message::Later { reason })) => return Err(NotMet::Yet(reason)),
             Ok((_, Message::Refused { reason })) => return Err(NotMet::Refused(reason)),
             Ok((_, other)) => why = format!("the one at {address} has answered {other:?}"),
             Err(error) => {

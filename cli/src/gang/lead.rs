@@ -147,6 +147,11 @@ fn serve(host: &Host, stream: TcpStream) {
     let Message::Join(join) = first else { return };
     let entered = admit(host, &join);
     match entered {
+        Ok(Some(_)) if host.seat.is_complete() => {
+            // Who comes again has not seen the end of the run before.
+            let reason = format!("the gang {} that runs there is complete", host.seat.place().name);
+            let _ = wire.send(&Message::Later { reason }, &[]);
+        }
         Err(reason) => {
             tracing::warn!("{from:?} on {} was refused: {reason}", join.host);
             let _ = wire.send(&Message::Refused { reason }, &[]);
@@ -196,6 +201,9 @@ fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
     }
     if member == 0 || member >= members {
         return Err(format!("the other members of gang {} are 1 to {}", place.name, place.members - 1));
+    }
+    if host.seat.is_complete() {
+        return Ok(Some(member));
     }
     if image != host.image {
         let of = |image: Option<u64>| match image {

@@ -17,6 +17,11 @@ pub enum Message {
         /// Why.
         reason: String,
     },
+    /// Its answer: not now, for the gang that is there is complete; it may be about to end.
+    Later {
+        /// Why.
+        reason: String,
+    },
     /// Its answer to a member: wait for the others.
     Welcome,
     /// All members are there.

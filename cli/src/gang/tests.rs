@@ -235,7 +235,12 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
         let other = seat_of(&home.1, &place(1, 2, 60), Some(4)).unwrap();
         let leader = leader.join().unwrap().unwrap();
         let twice = introduced(&home, join(own, "sim", 1, 2, Some(4)));
-        assert!(matches!(&twice, Message::Refused { reason } if reason.contains("is there already")));
+        assert!(matches!(&twice, Message::Later { reason } if reason.contains("is complete")), "{twice:?}");
+        let other_image = introduced(&home, join(own, "sim", 1, 2, None));
+        assert!(
+            matches!(&other_image, Message::Later { .. }),
+            "the leader of the run before may be about to end"
+        );
         assert_eq!((leader.place().member, other.place().member), (0, 1));
     });
 }
