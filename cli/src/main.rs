@@ -4,7 +4,7 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`completion`], [`inspect`], [`last_run`], [`same_run`], [`saved`]: the rest.
+//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`measured`], [`same_run`], [`saved`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -31,7 +31,9 @@ mod job_lock;
 mod keeper;
 mod last_restart;
 mod last_run;
+mod levels;
 mod log;
+mod measured;
 mod mpi;
 mod names;
 mod new_settings;
@@ -135,6 +137,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Streams(args) => commands::streams::run(args),
         Command::Cat(args) => commands::cat::run(args, root),
         Command::Report { job, output } => commands::report::run(job, output, root),
+        Command::Plan(args) => commands::plan::run(args, root),
         Command::Watch { job, json } => commands::watch::run(job, *json, root),
         Command::Verify(args) => commands::verify::run(args, root),
         Command::Sync(args) => commands::sync::run(args, root),

@@ -5,6 +5,7 @@ mod gang;
 mod helpers;
 mod images;
 mod on_restart;
+mod plan;
 mod restart;
 mod run;
 mod running;
@@ -20,6 +21,7 @@ pub use gang::GangArgs;
 pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use on_restart::OnRestart;
+pub use plan::PlanArgs;
 pub use restart::RestartArgs;
 pub use run::{Resume, RunArgs, SetArgs};
 pub use running::{CheckpointArgs, KillArgs, RollbackArgs, StopArgs};
@@ -200,6 +202,17 @@ Examples:
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
+    /// Compute which level to checkpoint how often, by costs and mean times between failures
+    #[command(after_help = "\
+Examples:
+  holdfast plan --level local,cost=30s,restart=60s,mtbf=3d
+  holdfast plan --from sim --mtbf 12h               (with the costs of its images)
+  holdfast plan --from sim --mtbf local=12h --mtbf dir=/pfs/me=30d --work 7d
+  holdfast plan --level local,cost=2s,mtbf=12h --level xor,cost=5s,restart=60s,mtbf=4d
+    --level dir=/pfs,flush=10m,slow=5%,restart=15m,mtbf=60d
+
+What the columns are, and what is assumed: docs/plan.md.")]
+    Plan(PlanArgs),
     /// Print the log of a job's agent: failures and their causes
     #[command(after_help = "\
 Examples:
@@ -360,6 +373,7 @@ impl Command {
             Command::Stop(args) => args.json,
             Command::Rollback(args) => args.json,
             Command::Verify(args) => args.json,
+            Command::Plan(args) => args.json,
             Command::Sync(args) => args.copy.json,
             Command::Fetch(args) => args.copy.json,
             Command::Prune(args) => args.json,
@@ -422,6 +436,10 @@ mod tests {
             "holdfast restart --lazy --eager a",
             "holdfast prune",
             "holdfast prune a --every 0",
+            "holdfast plan --level cost=3s",
+            "holdfast plan --level a,cost=-3s",
+            "holdfast plan --mtbf 0",
+            "holdfast plan --work never",
             "holdfast import",
             "holdfast prune a --keep 1 --all",
             "holdfast list a extra",

@@ -19,6 +19,7 @@ pub mod look;
 pub mod man;
 mod memory;
 pub mod places;
+pub mod plan;
 pub mod prune;
 mod prune_report;
 pub mod report;

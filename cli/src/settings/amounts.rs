@@ -41,6 +41,38 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if total == 0 { Err("the duration must be at least 1s".into()) } else { Ok(Duration::from_secs(total)) }
 }
 
+/// Parses a time that may be short or broken: `250ms`, `1.5s`, `10m`, `3d`, `90` (seconds), `0`, and sums such as
+/// `1h30m`; seconds.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    /// A thousand years.
+    const MOST: f64 = 3.2e10;
+    let wrong = || format!("{text:?} is not a time; write 250ms, 1.5s, 10m, 3d or 1h30m");
+    let (mut total, mut rest) = (0.0, text);
+    let mut is_first = true;
+    while is_first || !rest.is_empty() {
+        let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+        let (number, unit) = rest.split_at(digits);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let length = unit.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(unit.len());
+        let seconds = match &unit[..length] {
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "" if is_first => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86400.0,
+            _ => return Err(wrong()),
+        };
+        total += number * seconds;
+        rest = &unit[length..];
+        is_first = false;
+    }
+    if total <= MOST { Ok(total) } else { Err(format!("{text} is longer than a thousand years")) }
+}
+
 /// Parses a rate in bytes per second: `55M`, `1G`, `500K` (powers of 1024 each) or plain bytes.
 ///
 /// # Errors
@@ -92,6 +124,26 @@ mod tests {
             "9999999999999999999h",
         ] {
             assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds() {
+        for (text, seconds) in [
+            ("0", 0.0),
+            ("0s", 0.0),
+            ("250ms", 0.25),
+            ("1.5s", 1.5),
+            ("90", 90.0),
+            ("1h30m", 5400.0),
+            ("2d", 172_800.0),
+        ] {
+            assert!((parse_seconds(text).unwrap() - seconds).abs() < 1e-9, "{text}");
+        }
+        for text in
+            ["", "s", ".", "1..2s", "-1s", "1 s", "1e3", "10x", "1h 5m", "NaN", "inf", "99999999d", "5m3"]
+        {
+            assert!(parse_seconds(text).is_err(), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ use holdfast_tiers::stack::{JobTiers, LocalRules};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use amounts::{parse_duration, parse_rate, parse_size, parse_wait};
+pub use amounts::{parse_duration, parse_rate, parse_seconds, parse_size, parse_wait};
 pub use choices::{
     AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
     SaveFiles, Skipped, Spot,

@@ -59,6 +59,7 @@ mod own_objects;
 mod own_storms;
 mod package;
 mod plain_job;
+mod plan;
 mod processors;
 mod python_examples;
 mod recipes;

@@ -4,6 +4,7 @@
 //!   `window` finds what in a cache makes room at the least cost.
 //! * [`Profile`], [`schedule()`]: which segments go down raw, which are accumulated and compressed.
 //! * [`WorthPacking`]: whether one thread that packs and stores should pack.
+//! * [`planner`]: which level is to be checkpointed how often, by costs and failure rates.
 //! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
@@ -17,6 +18,7 @@ mod fragments;
 mod hierarchy;
 mod lane;
 mod pieces;
+pub mod planner;
 mod profile;
 mod prune;
 mod rates;

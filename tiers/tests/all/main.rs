@@ -14,6 +14,7 @@ mod increments;
 mod memory;
 mod memory_first;
 mod memory_processes;
+mod planner;
 mod prepacked;
 mod roundtrip;
 mod served;
