@@ -184,6 +184,13 @@ pub fn set_mtbf(drafts: &mut [Draft], given: &MtbfSpec) -> Result<(), String> {
     Ok(())
 }
 
+/// How many checkpoints each level has between two of the one above, as the job is run now. Numbers that are no
+/// multiples of those below are no schedule of the model: rounded down, then.
+pub fn between(drafts: &[Draft]) -> Vec<u32> {
+    let one_in = |draft: &Draft| u32::try_from(draft.one_in).unwrap_or(u32::MAX).max(1);
+    drafts.windows(2).map(|two| (one_in(&two[1]) / one_in(&two[0])).max(1) - 1).collect()
+}
+
 /// The levels in the words of the planner.
 ///
 /// # Errors

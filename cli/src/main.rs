@@ -4,7 +4,8 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`measured`], [`same_run`], [`saved`]: the rest.
+//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`measured`], [`planned`], [`same_run`],
+//!   [`saved`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -39,6 +40,7 @@ mod names;
 mod new_settings;
 mod page_server;
 mod pidfile;
+mod planned;
 mod prefetcher;
 mod program;
 mod protected;

@@ -41,6 +41,9 @@ pub struct NewSettings {
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
+    /// The time is that of the job's own plan, which goes on.
+    #[arg(skip)]
+    pub by_plan: bool,
 }
 
 fn rate_or_none(text: &str) -> Result<u64, String> {
@@ -76,6 +79,7 @@ impl NewSettings {
         let every = self.every.map(|time| time.as_secs().max(u64::from(!time.is_zero())));
         Settings {
             every_s: chosen(every, old.every_s),
+            planned: old.planned.clone().filter(|_| self.every.is_none() || self.by_plan),
             keep: chosen(keep, old.keep),
             keep_daily: chosen(self.keep_daily, old.keep_daily),
             rate: chosen(self.rate, old.rate),
@@ -125,6 +129,7 @@ impl NewSettings {
                 other => other.clone(),
             },
             changes: Changes::of_wishes(&wanted.wishes)?,
+            by_plan: false,
         })
     }
 }
@@ -132,7 +137,10 @@ impl NewSettings {
 /// Settings in words, as far as they can be changed: one line.
 pub fn told(settings: &Settings) -> String {
     let mut words = vec![match settings.every_s {
-        Some(seconds) => format!("an image every {}", crate::report::interval(seconds)),
+        Some(seconds) => {
+            let planned = if settings.planned.is_some() { ", as planned" } else { "" };
+            format!("an image every {}{planned}", crate::report::interval(seconds))
+        }
         None => "images on request".to_owned(),
     }];
     words.extend(settings.keep.map(|keep| format!("the newest {keep} are kept")));
@@ -150,7 +158,7 @@ pub fn told(settings: &Settings) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::settings::EngineChoice;
+    use crate::settings::{EngineChoice, Planned};
 
     #[test]
     fn what_was_not_given_stays() {
@@ -174,12 +182,23 @@ mod tests {
             signal: Some(0),
             on: Some(0),
             exec_after: Some(String::new()),
-            changes: Changes::default(),
+            ..NewSettings::default()
         };
         assert_eq!(off.apply(&old), Settings::default());
         let changes = Changes { engine: Some(EngineChoice::Copy), ..Changes::default() };
         let some = NewSettings { keep: Some(5), changes, ..NewSettings::default() };
         assert_eq!(some.apply(&old), Settings { keep: Some(5), engine: EngineChoice::Copy, ..old });
+    }
+
+    #[test]
+    fn a_plan_goes_on_until_a_time_is_given() {
+        let old = Settings { every_s: Some(60), planned: Some(Planned::default()), ..Settings::default() };
+        assert_eq!(told(&old), "an image every 1m, as planned");
+        let seven = NewSettings { every: Some(Duration::from_secs(7)), ..NewSettings::default() };
+        assert_eq!(seven.apply(&old), Settings { every_s: Some(7), ..Settings::default() });
+        let planned = NewSettings { by_plan: true, ..seven };
+        assert_eq!(planned.apply(&old), Settings { every_s: Some(7), ..old.clone() });
+        assert_eq!(NewSettings { keep: Some(0), ..NewSettings::default() }.apply(&old), old);
     }
 
     #[test]
@@ -193,6 +212,7 @@ mod tests {
             on: Some(0),
             exec_after: Some("echo".into()),
             changes: Changes { engine: Some(EngineChoice::Fork), ..Changes::default() },
+            by_plan: false,
         };
         assert_eq!(NewSettings::of_wanted(&new.wanted()).unwrap(), new);
         for wrong in [

@@ -62,6 +62,8 @@ pub enum Event {
         /// Its answer.
         reply: Reply,
     },
+    /// The interval of a job that plans it, seconds, or why there is none.
+    Planned(Result<u64, String>),
     /// The answer to who has asked for a rollback.
     RolledBack(Reply),
     /// From other members of the gang.

@@ -4,10 +4,11 @@ use super::gang::GangArgs;
 use super::on_restart::OnRestart;
 use super::restart::StdioChoice;
 use crate::completion::jobs;
+use crate::levels::MtbfSpec;
 use crate::new_settings::NewSettings;
 use crate::settings::{
-    AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
-    SaveFiles, Settings, Skipped, Spot, parse_duration, parse_on, parse_rate, parse_signal, parse_size,
+    AioChoice, Allocator, Cow, CudaChoice, EngineChoice, Every, IoUringChoice, OrderChoice, OutsideChoice,
+    SaveFiles, Settings, Skipped, Spot, parse_on, parse_rate, parse_signal, parse_size,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,7 +16,6 @@ use holdfast_image::processor::CpuLevel;
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::{JobTiers, TierSpec};
 use std::ffi::OsString;
-use std::time::Duration;
 
 /// `holdfast run`.
 #[derive(Debug, Args)]
@@ -23,9 +23,14 @@ pub struct RunArgs {
     /// Name of the job [default: the program's name and a number]
     #[arg(long, value_name = "JOB", add = jobs())]
     pub name: Option<String>,
-    /// Take a checkpoint this often, for example 30s, 10m, 1h
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub every: Option<Duration>,
+    /// Take a checkpoint this often, for example 30s, 10m, 1h. auto: as often as `holdfast plan` says, by --mtbf and
+    /// what the job's images have cost; the first one after a minute
+    #[arg(long, value_name = "TIME|auto")]
+    pub every: Option<Every>,
+    /// With --every auto: mean time between failures that the level NAME survives and the one below it does not
+    /// (memory, local: the store, addresses of tiers); without a name: of a job that has the store alone
+    #[arg(long, value_name = "[NAME=]TIME", requires = "every")]
+    pub mtbf: Vec<MtbfSpec>,
     /// Keep the newest N images of this run in the store; 0: all
     #[arg(long, value_name = "N")]
     pub keep: Option<u32>,
@@ -206,7 +211,9 @@ impl RunArgs {
     /// The settings of the job that these arguments ask for.
     pub fn settings(&self) -> Settings {
         Settings {
-            every_s: self.every.map(|time| time.as_secs()),
+            every_s: self.every.map(Every::seconds),
+            // With the names of the tiers.
+            planned: None,
             keep: self.keep.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
             keep_daily: self.keep_daily.filter(|&days| days > 0),
             max_space: self.max_space,

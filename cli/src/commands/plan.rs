@@ -8,6 +8,7 @@ use crate::args::PlanArgs;
 use crate::exit::{Exit, Failure};
 use crate::levels::{self, Draft, MtbfSpec};
 use crate::measured;
+use crate::planned;
 use crate::report::{self, short_time};
 use crate::settings::Recipe;
 use holdfast_tiers::policy::planner::{
@@ -122,7 +123,9 @@ fn of_job(name: &str, root: Option<&Path>) -> Result<(Vec<Draft>, Option<u64>), 
     let job = crate::names::open_job(&store, name)?;
     crate::names::refuse_objects(name)?;
     let settings = Recipe::read(&job)?.settings;
-    Ok((measured::drafts(&job, &settings)?, settings.every_s))
+    let mut drafts = measured::drafts(&job, &settings)?;
+    planned::put_rates(&mut drafts, &settings);
+    Ok((drafts, settings.every_s))
 }
 
 /// A lower tier of a job that nothing was copied to yet.
@@ -190,17 +193,12 @@ fn told(drafts: &[Draft], levels: &[Level], args: &PlanArgs, every_s: Option<u64
 }
 
 /// What comes of an interval: with the counts of the job as it is run, or those of the plan.
-fn at_interval(drafts: &[Draft], levels: &[Level], args: &PlanArgs, every: f64, plan: &Found) -> Every {
-    let one_in = match &args.from {
-        Some(_) => drafts.iter().map(|draft| u32::try_from(draft.one_in).unwrap_or(u32::MAX)).collect(),
-        None => plan.schedule.periods().unwrap_or_default(),
-    };
-    // Counts of levels whose images are no multiples of those below are no schedule of the model: fewer, then.
-    let between: Vec<u32> = one_in.windows(2).map(|two| (two[1] / two[0].max(1)).max(1) - 1).collect();
-    let cost = levels.first().map_or(0.0, |level| level.cost);
+fn at_interval(drafts: &[Draft], given: &[Level], args: &PlanArgs, every: f64, plan: &Found) -> Every {
+    let between = if args.from.is_some() { levels::between(drafts) } else { plan.schedule.between.clone() };
+    let cost = given.first().map_or(0.0, |level| level.cost);
     let schedule = Schedule { interval: (every - cost).max(1e-3), between };
-    let found = outcome(levels, &schedule).ok();
-    let one_in = schedule.periods().unwrap_or(one_in);
+    let found = outcome(given, &schedule).ok();
+    let one_in = schedule.periods().unwrap_or_default();
     Every { every_ms: ms(every), one_in, efficiency_ppm: found.map(|found| ppm(found.efficiency)) }
 }
 

@@ -15,7 +15,7 @@ use crate::job_lock;
 use crate::last_run::{self, LastRun};
 use crate::names::{claim_job, if_full, title};
 use crate::settings::{Recipe, SaveFiles, Settings};
-use crate::{config, front, mpi, program, report, same_run, tiers};
+use crate::{config, front, mpi, planned, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
 use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
@@ -58,6 +58,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     settings.gang = gang::place_of_run(args, &store, &settings)?;
     let member = settings.gang.as_ref().map(|place| place.job_of(place.member));
     let job_name = member.as_deref().or(args.name.as_deref());
+    settings.planned = planned::of_options(args.every, &args.mtbf, &settings)?;
     settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
     let located = match locate_to_resume(args, &store, &settings)? {
         ToResume::Over => return Ok(Ending::Program(ExitStatus::default())),

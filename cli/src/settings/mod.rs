@@ -6,6 +6,7 @@
 mod amounts;
 mod choices;
 mod gang_place;
+mod planned;
 mod signal_names;
 
 use crate::earlier::Earlier;
@@ -26,6 +27,7 @@ pub use choices::{
     SaveFiles, Skipped, Spot,
 };
 pub use gang_place::{GangChoice, GangPlace, member_job, parse_gang};
+pub use planned::{Every, Planned};
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};
 
 fn is_auto(compression: &Compression) -> bool {
@@ -57,6 +59,9 @@ fn read_compression<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Compre
 pub struct Settings {
     /// Time between two checkpoints, seconds; none: only on request.
     pub every_s: Option<u64>,
+    /// That time is planned anew after each image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned: Option<Planned>,
     /// Newest images to keep, older ones are deleted after each commit; none: all are kept.
     pub keep: Option<usize>,
     /// Of so many of the last days that have images the newest stays.

@@ -66,7 +66,7 @@ fn from_a_job(bed: &Bed) -> Result<()> {
     }
     bed.may_end()?;
     ensure!(wait(&mut front, PATIENCE)?.success());
-    let stops = bed.images(JOB).iter().map(|image| {
+    let stops = bed.images(JOB).into_iter().map(|image| {
         let shown = bed.show(&format!("{JOB}@{image}"))?;
         number(&shown["stop"]["total_ns"])
     });
@@ -124,6 +124,62 @@ fn from_a_file(bed: &Bed) -> Result<()> {
     fails(&bed.say(&[&["plan"], &levels[..]].concat())?, 64, "it is no text")?;
     fs::remove_file(&path)?;
     fails(&bed.say(&[&["plan"], &levels[..]].concat())?, 70, "reading ")
+}
+
+#[test]
+fn an_automatic_interval_is_the_planned_one() {
+    each_user(automatic);
+}
+
+/// The interval in the words of `holdfast set`: `an image every 7s, as planned`.
+fn interval(bed: &Bed) -> Result<u64> {
+    let told = bed.say(&["set", JOB])?.success()?.stdout;
+    let text = told.split("every ").nth(1).and_then(|rest| rest.split(", as planned").next());
+    let text = text.filter(|_| told.contains(", as planned")).with_context(|| told.clone())?;
+    let mut seconds = 0;
+    for part in text.split_inclusive(['h', 'm', 's']) {
+        let (number, unit) = part.split_at(part.len() - 1);
+        let unit = match unit {
+            "h" => 3600,
+            "m" => 60,
+            _ => 1,
+        };
+        seconds += number.parse::<u64>().with_context(|| told.clone())? * unit;
+    }
+    Ok(seconds)
+}
+
+fn automatic(bed: &Bed) -> Result<()> {
+    for (mean, other) in [("400d", "30m"), ("10d", "30m")] {
+        let (mut front, _) = plain_job::start(bed, &["--every", "auto", "--mtbf", mean])?;
+        ensure!(interval(bed)? == 60, "the first image comes after a minute");
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.until("a planned interval", PATIENCE, || interval(bed).is_ok_and(|seconds| seconds != 60))?;
+        let told = interval(bed)?;
+        // As `holdfast plan` has it, with that interval and with the job's images: those of one run may differ much.
+        let found = plan(bed, &["--from", JOB])?;
+        let planned = number(&found["levels"][0]["every_ms"])?;
+        ensure!(
+            planned.abs_diff(told * 1000) <= 500 + planned / 100,
+            "{told} s, planned {planned} ms: {found}"
+        );
+        let often = plan(bed, &["--from", JOB, "--mtbf", other])?;
+        ensure!(number(&often["levels"][0]["every_ms"])? < planned / 4, "{often}");
+        // A time that is given ends it.
+        bed.say(&["set", JOB, "--every", "1h"])?.success()?;
+        ensure!(interval(bed).is_err(), "{}", bed.say(&["set", JOB])?.stdout);
+        bed.may_end()?;
+        ensure!(wait(&mut front, PATIENCE)?.success());
+        bed.say(&["rm", JOB])?.success()?;
+    }
+    let command = |options: &[&str]| bed.say(&[&["run"], options, &["--", "true"]].concat());
+    fails(&command(&["--every", "auto"])?, 64, "--mtbf TIME")?;
+    fails(&command(&["--every", "10m", "--mtbf", "3d"])?, 64, "--mtbf is for --every auto")?;
+    fails(
+        &command(&["--every", "auto", "--mtbf", "memory=3d"])?,
+        64,
+        "no level \"memory\"; the levels are: local",
+    )
 }
 
 #[test]

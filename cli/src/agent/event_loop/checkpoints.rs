@@ -177,6 +177,7 @@ impl EventLoop {
             Event::Done(result) => self.checkpoint_done(result),
             Event::Gang(heard) => self.heard(heard),
             Event::Checked(reply) => self.checked(&reply),
+            Event::Planned(found) => self.planned(found),
             Event::RolledBack(reply) => self.rolled_back(&reply),
             Event::Removed { client, reply } => {
                 self.removing.retain(|id| *id != client);
@@ -208,6 +209,7 @@ impl EventLoop {
                 self.newest = Some(epoch);
                 self.note_stop(true, false);
                 self.tell_of_image(&info, running.options.stop && failed.is_none());
+                self.plan();
                 self.context.cascade.iter().for_each(Cascade::wake);
                 (self.last_error, self.told_error, self.has_failed) = (None, None, false);
                 if let Some(failed) = failed {

@@ -3,7 +3,8 @@
 //! It waits for requests at the socket, for the end of the job's processes, for the checkpoint thread, for the front,
 //! for SIGTERM and for the next interval. Nothing in it blocks: clients that do not read lose their connection.
 //!
-//! This file waits and says what was waited for; `clients`, `members`, `checkpoints` and `rollbacks` act on it.
+//! This file waits and says what was waited for; `clients`, `members`, `checkpoints`, `planned` and `rollbacks` act on
+//! it.
 //!
 //! Invariants: one checkpoint or rollback at a time; every waiter gets exactly one reply or a closed connection; the
 //! loop ends only when neither is running.
@@ -12,6 +13,7 @@ mod checkpoints;
 mod clients;
 mod gang;
 mod members;
+mod planned;
 mod rollbacks;
 
 use super::checks::Checks;

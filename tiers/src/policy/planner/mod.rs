@@ -21,5 +21,5 @@ mod tests;
 
 pub use level::{Level, MOST_LEVELS, MOST_SECONDS, MOST_SLOTS, Outcome, PlanError, Schedule};
 pub use model::{outcome, overtaken};
-pub use search::{Bounds, Found, best};
+pub use search::{Bounds, Found, best, best_interval};
 pub use young::{daly, young};

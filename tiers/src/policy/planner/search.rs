@@ -49,7 +49,7 @@ const MOST_COMPARED: usize = 50_000;
 /// So many of the coarse grid's best are where the model is asked, and so many of these are moved on.
 const ASKED: usize = 8;
 const KEPT: usize = 2;
-/// Points of the grid of intervals where the first order was of no use.
+/// Points of the grid of intervals.
 const POINTS: u32 = 24;
 /// The first steps of the logarithm of an interval, and the last, when it is searched and when it is found.
 const FIRST_STEP: f64 = 0.35;
@@ -77,6 +77,20 @@ pub fn best(levels: &[Level], bounds: &Bounds) -> Result<Found, PlanError> {
     let climbed = found.into_iter().map(|found| search.climb(found));
     let found = climbed.reduce(better).filter(|found| found.efficiency() >= LEAST);
     found.ok_or(PlanError::Hopeless)
+}
+
+/// The best interval for these counts.
+///
+/// # Errors
+/// As [`best`]; the counts cannot be.
+pub fn best_interval(levels: &[Level], between: &[u32], bounds: &Bounds) -> Result<Found, PlanError> {
+    check(levels)?;
+    if between.len() + 1 != levels.len() {
+        return Err(PlanError::Shape("it needs a count for each level but the highest"));
+    }
+    let search = Search { levels, bounds };
+    let found = search.on_a_grid(between).map(|found| search.narrow(found, LAST_STEP, FINEST_STEP));
+    found.filter(|found| found.efficiency() >= LEAST).ok_or(PlanError::Hopeless)
 }
 
 fn better(one: Found, other: Found) -> Found {

@@ -159,6 +159,25 @@ fn a_level_that_each_image_reaches_is_never_left_out() -> Result<(), PlanError> 
 }
 
 #[test]
+fn the_interval_alone_is_searched_too() -> Result<(), PlanError> {
+    let levels = [sync(31.0, 10.0, 1e-5), sync(500.0, 500.0, 3e-6)];
+    let all = best(&levels, &Bounds::default())?;
+    let one = best_interval(&levels, &all.schedule.between, &Bounds::default())?;
+    assert!((one.outcome.efficiency - all.outcome.efficiency).abs() < 1e-6, "{one:?} {all:?}");
+    for count in [0, 40] {
+        let other = best_interval(&levels, &[count], &Bounds::default())?;
+        assert!(other.outcome.efficiency < all.outcome.efficiency && other.schedule.between == [count]);
+        for factor in [0.9, 1.1] {
+            let near = outcome(&levels, &schedule(other.schedule.interval * factor, &[count]))?;
+            assert!(near.efficiency < other.outcome.efficiency, "{count} {factor}");
+        }
+    }
+    assert!(matches!(best_interval(&levels, &[], &Bounds::default()), Err(PlanError::Shape(_))));
+    assert_eq!(best_interval(&levels, &[100_000], &Bounds::default()), Err(PlanError::Hopeless));
+    Ok(())
+}
+
+#[test]
 fn bounds_are_kept() -> Result<(), PlanError> {
     let levels = [sync(0.001, 5.0, 1e-3)];
     let bounds = Bounds { least_interval: 10.0, ..Bounds::default() };
