@@ -69,7 +69,11 @@ fn efficiency(levels: &[Level]) -> String {
 }
 
 fn table(title: &str, head: &[&str], rows: &[Vec<String>]) {
-    println!("\n### {title}\n\n| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
+    // What was printed, and what is assumed, goes below the heading.
+    let (title, note) = title
+        .split_once(". ")
+        .map_or((title, String::new()), |(title, note)| (title, format!("{note}.\n\n")));
+    println!("\n### {title}\n\n{note}| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
     rows.iter().for_each(|row| println!("| {} |", row.join(" | ")));
 }
 

@@ -173,14 +173,11 @@ impl<'a> Play<'a> {
 
     fn checkpoint(&mut self, made: usize) {
         let mut whole = vec![false; self.levels.len()];
-        for level in 0..=made {
-            assert!(
-                self.flushes[level].is_none(),
-                "level {level} gets an image before it has the one before"
-            );
-            let left = self.levels[level].flush;
-            whole[level] = left == 0.0;
-            self.flushes[level] = (left > 0.0).then_some(Flush { image: self.slot, left });
+        let flushes = self.levels.iter().zip(&mut whole).zip(&mut self.flushes).take(made + 1);
+        for ((level, whole), flush) in flushes {
+            assert!(flush.is_none(), "a level gets an image before it has the one before");
+            *whole = level.flush == 0.0;
+            *flush = (level.flush > 0.0).then_some(Flush { image: self.slot, left: level.flush });
         }
         self.images.push(Image { slot: self.slot, whole, flushes: self.flushes.clone() });
         self.forget();

@@ -1,7 +1,7 @@
 //! The planner's model beside a simulator that draws lots: less than one per cent apart.
 
 use holdfast_lab::{Played, play};
-use holdfast_tiers::policy::planner::{Bounds, Level, Outcome, Schedule, best, outcome};
+use holdfast_tiers::policy::planner::{Bounds, Level, Outcome, Schedule, best, best_interval, outcome};
 use proptest::prelude::*;
 
 /// Lots are drawn until the simulator itself is so exact.
@@ -37,6 +37,27 @@ fn best_plans_are_what_they_are_played_as() {
         let found = best(levels, &Bounds::default()).unwrap();
         assert_eq!(outcome(levels, &found.schedule).unwrap(), found.outcome);
         agree(levels, &found.schedule, 7);
+    }
+}
+
+/// What `--every auto` does, beside all fixed intervals, as they are played: it is within 1 % of the best of them.
+#[test]
+fn the_planned_interval_is_that_of_a_sweep() {
+    let first = Level { cost: 5.0, restart: 20.0, rate: 1.0 / 600.0, ..Level::default() };
+    let second = Level { restart: 60.0, flush: 120.0, slowdown: 0.05, rate: 1.0 / 6000.0, ..first };
+    for (levels, between) in [(&[first][..], &[][..]), (&[first, second], &[1]), (&[first, second], &[5])] {
+        let planned = best_interval(levels, between, &Bounds::default()).unwrap().schedule;
+        let at = |interval: f64| {
+            let schedule = Schedule { interval, between: between.to_vec() };
+            outcome(levels, &schedule).map_or(0.0, |_| play(levels, &schedule, 100_000, 3).efficiency)
+        };
+        let swept: Vec<(f64, f64)> =
+            (0..24).map(|step| 10.0 * 1.25_f64.powi(step)).map(|t| (t, at(t))).collect();
+        let (best, most) = swept.into_iter().max_by(|one, other| one.1.total_cmp(&other.1)).unwrap();
+        let found = at(planned.interval);
+        assert!(found > most * 0.99, "{between:?}: {planned:?} has {found}, {best} s has {most}");
+        // The sweep does tell intervals apart.
+        assert!(at(planned.interval * 4.0) < most * 0.95 && at(planned.interval / 8.0) < most * 0.95);
     }
 }
 

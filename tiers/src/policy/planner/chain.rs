@@ -95,11 +95,11 @@ impl<'a> Cycle<'a> {
             let ended = begin.iter().zip(&left).map(|(begin, left)| (*begin, *begin > 0.0 && *left <= 0.0));
             self.left.push(ended.collect());
             let made = self.level_of(slot + 1);
-            for level in 0..=made {
-                if left[level] > 0.0 {
-                    return Err(PlanError::Overrun { level });
+            for (number, (level, left)) in self.levels.iter().zip(&mut left).enumerate().take(made + 1) {
+                if *left > 0.0 {
+                    return Err(PlanError::Overrun { level: number });
                 }
-                left[level] = self.levels[level].flush;
+                *left = level.flush;
             }
         }
         Ok(())
@@ -142,7 +142,7 @@ impl<'a> Cycle<'a> {
 
     /// The highest level of the checkpoint after so many slots.
     fn level_of(&self, slot: u32) -> usize {
-        self.periods.iter().rposition(|period| slot % period == 0).unwrap_or(0)
+        self.periods.iter().rposition(|period| slot.is_multiple_of(*period)).unwrap_or(0)
     }
 
     fn all(&self) -> u16 {
