@@ -359,7 +359,7 @@ mod tests {
         let told = planned(&all, &PlanArgs::default()).unwrap();
         let (local, pfs) = (&told.levels[0], &told.levels[1]);
         let alone =
-            planned(&["dir=/pfs,cost=300s,restart=600s,mtbf=21427.2s"], &PlanArgs::default()).unwrap();
+            planned(&["dir=/pfs,cost=300s,restart=600s,mtbf=21421.49s"], &PlanArgs::default()).unwrap();
         assert!(local.without_ppm.unwrap().abs_diff(alone.parts.efficiency_ppm) < 5, "{told:?}");
         assert!(local.without_ppm.unwrap() < told.parts.efficiency_ppm && pfs.without_ppm.is_none());
         assert!(local.with_next_ppm.unwrap() > told.parts.efficiency_ppm && pfs.one_in > 10, "{told:?}");
