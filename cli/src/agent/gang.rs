@@ -123,8 +123,8 @@ pub fn failed(round: &Round, error: CheckpointError) -> CheckpointError {
     let why = round.failure();
     round.end();
     match why {
-        // The first reason counts, for all.
-        Some(why) if why.member != Some(own) => of_failed(&why),
+        // The first reason counts, for all; and whether all try again.
+        Some(why) if why.member != Some(own) || why.kind == FailedKind::Again => of_failed(&why),
         _ => error,
     }
 }

@@ -9,6 +9,7 @@ use super::message::{Failed, FailedKind, Message, Prepare};
 use super::wire::Wire;
 use crate::settings::GangPlace;
 use holdfast_image::control::Wishes;
+use holdfast_process::Phase;
 use holdfast_sys::poll::Bell;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -450,23 +451,25 @@ impl Seat {
             }
             let may_change = state.round.as_ref().is_some_and(|t| t.number == round && t.failed.is_none());
             if may_change && self.changed.wait_until(&mut state, end).timed_out() {
-                let why = self.late(&state, (round, phase, name), within);
+                let why = self.late(&state, (round, phase, name));
                 drop(state);
                 self.fail(round, why, None);
             }
         }
     }
 
-    /// Who has not come.
-    fn late(&self, state: &State, (round, phase, name): (u64, u32, &str), within: Duration) -> Failed {
+    /// Who has not come. In a stop, which is short, a busy host may be late: all try again.
+    fn late(&self, state: &State, (round, phase, name): (u64, u32, &str)) -> Failed {
         let table = state.round.as_ref().filter(|table| table.number == round);
         let said = table.and_then(|table| table.phases.get(&phase)).map(|slot| &slot.said);
         let late = match self.place.is_leader() {
             true => (0..self.place.members).find(|one| said.is_none_or(|said| !said.contains_key(one))),
             false => Some(0),
         };
-        let reason = format!("it was not {name} within {} s", within.as_secs_f64());
-        self.failed_of(state, late, reason, FailedKind::Other)
+        let in_stop =
+            [Phase::Stopped, Phase::Drained, Phase::Captured].iter().any(|one| *one as u32 == phase);
+        let kind = if in_stop { FailedKind::Again } else { FailedKind::Other };
+        self.failed_of(state, late, format!("it was not {name} in time"), kind)
     }
 
     /// This member leaves in order: its program has ended.

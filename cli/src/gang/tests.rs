@@ -135,9 +135,11 @@ fn one_that_fails_or_is_late_ends_the_round_for_all() {
         scope.spawn(|| rounds[2].meet(Phase::Stopped, &[], LONG).unwrap_err());
         let error = rounds[0].meet(Phase::Stopped, &[], Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.member, Some(1), "{error}");
-        assert!(error.reason.contains("not stopped within 0.02 s"), "{error}");
+        assert!(error.reason.contains("not stopped in time"), "{error}");
     });
     assert!(rounds[1].meet(Phase::Stopped, &[], LONG).is_err());
+    // One that is late in a stop may not be so at the next try.
+    assert!(rounds.iter().all(|round| round.failure().is_some_and(|why| why.kind == FailedKind::Again)));
     // The next one begins anew; who has not noticed the end of the one before is told why it has ended.
     let old = rounds;
     let rounds = round(&seats);
