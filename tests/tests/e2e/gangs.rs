@@ -114,6 +114,21 @@ fn checkpoint(bed: &Bed) -> Result<Ended> {
     bed.say(&["checkpoint", GANG])
 }
 
+/// A member with an interval of its own would ask for images that its leader has not planned.
+#[test]
+fn the_interval_is_planned_by_the_leader_alone() {
+    each_user(|bed| {
+        let mut fronts = start(bed, &["--every", "auto", "--mtbf", "12h"])?;
+        let log = |member| fs::read_to_string(bed.job(&job(member)).join("agent.log"));
+        let is_planned = |log: String| log.contains("from now on: ");
+        checkpoint(bed)?.success()?;
+        bed.until("the plan", PATIENCE, || log(0).is_ok_and(is_planned))?;
+        checkpoint(bed)?.success()?;
+        ensure!(!is_planned(log(1)?), "a member has an interval of its own");
+        kill_all(bed, &mut fronts)
+    });
+}
+
 #[test]
 fn two_members_are_checkpointed_and_restarted_as_one() {
     each_user(|bed| {

@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 impl EventLoop {
-    /// Plans the interval, if it is to be planned.
+    /// Plans the interval, if it is to be planned, and is this job's: that of a gang is its leader's.
     pub(super) fn plan(&self) {
         let settings = self.context.settings();
-        if settings.planned.is_none() {
+        if settings.planned.is_none() || self.context.every_s().is_none() {
             return;
         }
         let (context, reporter) = (Arc::clone(&self.context), self.reporter.clone());
