@@ -123,8 +123,8 @@ fn who_waits_for_the_store_waits_for_no_others() {
     assert_eq!(world.ran(), "U, C");
 }
 
-#[test]
-fn the_first_run_is_profiled_and_a_run_that_differs_is_so_again() {
+/// A first run, in a world of its own.
+fn first_run() -> (World, KnownRun, [u64; 2]) {
     let world = World::new(64);
     let mut client = world.client(0, 1);
     for version in 1..=6 {
@@ -134,11 +134,18 @@ fn the_first_run_is_profiled_and_a_run_that_differs_is_so_again() {
     world.end(client);
     let known = job(&world).known_run(&build()).unwrap().unwrap();
     assert_eq!((known.profile.samples.len(), known.ran.as_str()), (6, "6 P"));
+    let packed = [1, 2].map(|epoch| image(&world, epoch).bytes_compressed_from);
+    (world, known, packed)
+}
+
+#[test]
+fn the_first_run_is_profiled_and_a_run_that_differs_is_so_again() {
+    // Where the processor was slower than the disk for a moment, packing was not worth its time.
+    let (world, known, packed) = (0..20).map(|_| first_run()).find(|(_, _, packed)| packed[0] > 0).unwrap();
+    assert_eq!(packed, [BYTES, 0], "both ways are tried");
     // Not all of them were packed; all would become as little as the first one.
     let is_small = |sample: &Sample| sample.bytes == BYTES && sample.compressed < BYTES / 2;
     assert!(known.profile.samples.iter().all(is_small), "{:?}", known.profile.samples);
-    let packed: Vec<u64> = [1, 2].map(|epoch| image(&world, epoch).bytes_compressed_from).into();
-    assert_eq!(packed, [BYTES, 0], "both ways are tried");
     let path = job(&world).known_runs().unwrap().remove(0).1;
     assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 
