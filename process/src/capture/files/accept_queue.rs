@@ -42,12 +42,15 @@ impl FileReader<'_> {
         if waits().any(is_ended) {
             return Err(Obstacle::Passing(ENDED.into()));
         }
+        if !self.is_in_gang() {
+            return Ok(());
+        }
         // One that a member has made is to be accepted first, and one whose other end is closed is known to no member.
         let known = self.known_ends();
         let is_strange = |line: &Line| {
             [ESTABLISHED, CLOSE_WAIT].contains(&line.state) && !known.contains(&(line.ends.1, line.ends.0))
         };
-        if self.is_in_gang() && waits().any(is_strange) {
+        if waits().any(is_strange) {
             return Err(Obstacle::Passing(NOT_ACCEPTED.into()));
         }
         Ok(())
