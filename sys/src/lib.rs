@@ -24,6 +24,7 @@ pub mod fuse;
 pub mod ids;
 pub mod inotify;
 pub mod landlock;
+pub mod local_addresses;
 pub mod mapped_buffer;
 pub mod mapped_read;
 pub mod memfd;

@@ -8,10 +8,10 @@ use super::pid_namespaces;
 use crate::namespaces::{MADE_ANEW, Namespaces, PID_NAME};
 use holdfast_image::namespaces::{IdMaps, IdRange, inside};
 use holdfast_sys::procfs::Status;
-use holdfast_sys::{namespaces, unix_socket};
+use holdfast_sys::{local_addresses, namespaces, unix_socket};
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -130,22 +130,9 @@ fn network(pid: i32) -> Result<(), String> {
     }
 }
 
-/// An address that a loopback device has not of itself. In the first table a line behind it says that it is
-/// local (net/ipv4/fib_trie.c, fib_trie_seq_show), in the second at the begin of its line (proc(5)).
+/// An address that a loopback device has not of itself.
 fn more_address(trie: &str, six: &str) -> Option<IpAddr> {
-    let mut last = None;
-    let mut four = trie.lines().filter_map(|line| {
-        if let Some((_, address)) = line.split_once("|--") {
-            last = address.trim().parse::<Ipv4Addr>().ok();
-        }
-        last.filter(|_| line.trim() == "/32 host LOCAL")
-    });
-    let mut six = six
-        .lines()
-        .filter_map(|line| u128::from_str_radix(line.split_whitespace().next()?, 16).ok())
-        .map(Ipv6Addr::from);
-    let four = four.find(|address| !address.is_loopback()).map(IpAddr::V4);
-    four.or_else(|| six.find(|address| !address.is_loopback()).map(IpAddr::V6))
+    local_addresses::of_tables(trie, six).into_iter().find(|address| !address.is_loopback())
 }
 
 /// Whether the loopback device of a process's network namespace is up: its address is local then.
