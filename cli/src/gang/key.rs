@@ -4,7 +4,6 @@
 //! and accepts the other's, as raw public keys (RFC 7250) in TLS 1.3. No certificates, no clock. Invariant: who does
 //! not have the key gets no byte of a message. Fails by: an error of the handshake.
 
-use holdfast_sys::clock;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -36,15 +35,6 @@ pub struct Key([u8; LEN]);
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Random bytes, as hexadecimal digits: a name that no other has.
-pub fn random_name() -> String {
-    let mut bytes = [0; 8];
-    if SystemRandom::new().fill(&mut bytes).is_err() {
-        bytes = clock::realtime_ns().to_ne_bytes();
-    }
-    hex(&bytes)
 }
 
 impl Key {

@@ -6,7 +6,7 @@
 
 use super::addresses;
 use super::folder::{GangFolder, Leader};
-use super::key::{Key, random_name};
+use super::key::Key;
 use super::message::{Join, Member, Message};
 use super::seat::Seat;
 use super::waiting::{Meanwhile, Patience, Plan, host_name, members};
@@ -48,7 +48,7 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
     let at = listener.local_addr().map_err(failed("asking for the port"))?;
     let leader = Leader {
         version: env!("CARGO_PKG_VERSION").into(),
-        run: random_name(),
+        run: crate::tiers::new_id()?,
         host: host_name(),
         addresses: reached_at(at),
         key: key.text(),
