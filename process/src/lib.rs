@@ -44,7 +44,7 @@ mod track;
 pub use capture::closed_files::ClosedFiles;
 pub use capture::contents::Contents;
 pub use capture::filter_counts::of_the_host as filters_of_the_host;
-pub use capture::identity::build_id;
+pub use capture::identity::{build_id, mtime_ns};
 pub use capture::written_files::Saving;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::Cut;

@@ -8,6 +8,7 @@
 mod region;
 mod space;
 mod symbols;
+mod unchanged;
 
 use crate::args::CatArgs;
 use crate::client::Agent;
@@ -53,10 +54,9 @@ pub fn run(args: &CatArgs, root: Option<&Path>) -> Result<(), Failure> {
 
 /// Prints a region of each image to come, and of the named one before, until the job has ended.
 fn follow(job: &Job, name: &ImageName, (region, process): (&Region, Option<i32>)) -> Result<(), Failure> {
-    let newest = || -> Result<Option<Epoch>, Failure> { Ok(job.images()?.last().map(|info| info.epoch)) };
     let mut last = match name.epoch {
         Some(epoch) => Epoch(epoch.0.saturating_sub(1)),
-        None => newest()?.unwrap_or(Epoch(0)),
+        None => job.images()?.last().map_or(Epoch(0), |info| info.epoch),
     };
     loop {
         // Before the look for images: those that were committed until then are seen.

@@ -3,14 +3,13 @@
 //! Called by the parent. Pages that the image has are read from it, and checked; others of private memory are zero, or
 //! what the mapped file has, if that is unchanged. What must hold: nothing else is given for what the program had.
 
+use super::unchanged;
 use crate::exit::{self, Exit, Failure};
 use holdfast_image::pages::{PageProvider, PageRun};
 use holdfast_image::record::{Backing, FileIdentity, ProcessRecord, Region};
 use holdfast_image::{Addr, PAGE_SIZE, address_space};
 use holdfast_tiers::Image;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
 /// More at once is not read.
 const MOST_BYTES: u64 = 64 << 30;
@@ -165,19 +164,11 @@ fn failure(error: holdfast_image::pages::PageError) -> Failure {
 
 /// What a mapped file has; behind its end there are zeros (mmap(2)).
 fn file_pages(mapped: &FileIdentity, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
-    let path = mapped.path.as_path();
-    let failed = |error: io::Error| Failure::system(format_args!("reading {}", path.display()), &error);
-    let file = File::open(path).map_err(failed)?;
-    let now = file.metadata().map_err(failed)?;
-    let mtime_ns = now.mtime().saturating_mul(1_000_000_000).saturating_add(now.mtime_nsec());
-    if (now.size(), mtime_ns) != (mapped.size, mapped.mtime_ns) {
-        let what =
-            format!("{} has changed since the checkpoint, and the image lacks its pages", path.display());
-        return Err(Failure::new(Exit::Refused, what));
-    }
-    let there = usize::try_from(now.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+    let file = unchanged::open(mapped, ", and the image lacks its pages")?;
+    let there = usize::try_from(mapped.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
     let (from_file, behind) = into.split_at_mut(there);
-    file.read_exact_at(from_file, offset).map_err(failed)?;
+    file.read_exact_at(from_file, offset)
+        .map_err(|error| Failure::system(format_args!("reading {}", mapped.path), &error))?;
     behind.fill(0);
     Ok(())
 }

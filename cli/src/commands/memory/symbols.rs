@@ -4,6 +4,7 @@
 //! Called by the parent. What must hold: the file is that of the image, by its size and time: the names of another
 //! build would lead to other bytes.
 
+use super::unchanged;
 use crate::exit::{Exit, Failure};
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::record::{Backing, FileIdentity, ProcessRecord};
@@ -11,9 +12,7 @@ use object::elf::PT_LOAD;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 
 /// Executables that are larger are not read.
 const MOST_BYTES: u64 = 2 << 30;
@@ -42,7 +41,7 @@ impl Symbols {
     /// It is not the file that was running, or cannot be read.
     pub fn of(process: &ProcessRecord) -> Result<Symbols, Failure> {
         let path = process.exe.path.to_string();
-        let text = unchanged(&process.exe)?;
+        let text = text_of(&process.exe)?;
         let unfit =
             |why: String| Failure::new(Exit::Refused, format!("{path}: {why}: name addresses instead"));
         let elf = ElfFile64::<Endianness>::parse(&*text)
@@ -91,30 +90,19 @@ impl Symbols {
 }
 
 /// What is in a file, if it is the one of the image.
-fn unchanged(file: &FileIdentity) -> Result<Vec<u8>, Failure> {
+fn text_of(file: &FileIdentity) -> Result<Vec<u8>, Failure> {
+    let opened =
+        unchanged::open(file, ": its names may be those of other addresses; name addresses instead")?;
     let path = file.path.as_path();
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            Failure::new(Exit::NotFound, format!("{} is not there: {error}", path.display()))
-        }
-        _ => Failure::system(format_args!("reading {}", path.display()), &error),
-    };
-    let opened = File::open(path).map_err(failed)?;
-    let now = opened.metadata().map_err(failed)?;
-    let mtime_ns = now.mtime().saturating_mul(1_000_000_000).saturating_add(now.mtime_nsec());
-    if (now.size(), mtime_ns) != (file.size, file.mtime_ns) || !now.is_file() {
-        let what = format!(
-            "{} has changed since the checkpoint: its names may be those of other addresses; name addresses instead",
-            path.display()
-        );
-        return Err(Failure::new(Exit::Refused, what));
-    }
-    if now.size() > MOST_BYTES {
+    if file.size > MOST_BYTES {
         let what = format!("{} is larger than 2 GiB: name addresses instead", path.display());
         return Err(Failure::new(Exit::Refused, what));
     }
     let mut text = Vec::new();
-    opened.take(MOST_BYTES).read_to_end(&mut text).map_err(failed)?;
+    opened
+        .take(MOST_BYTES)
+        .read_to_end(&mut text)
+        .map_err(|error| Failure::system(format_args!("reading {}", path.display()), &error))?;
     Ok(text)
 }
 
