@@ -167,12 +167,23 @@ struct Hosts(String);
 
 impl Hosts {
     fn up() -> Result<Hosts> {
+        Hosts::of("2")
+    }
+
+    fn of(count: &str) -> Result<Hosts> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("hft{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let up = Command::new(hosts("up")).args([&name, "2"]).status()?;
+        let up = Command::new(hosts("up")).args([&name, count]).status()?;
         let made = Hosts(name);
         ensure!(up.success(), "tests/hosts/up has failed");
         Ok(made)
+    }
+
+    /// A command of the test's own on one of them.
+    fn at(&self, host: usize, words: &[&str]) -> Command {
+        let mut command = Command::new(hosts("at"));
+        command.args([&self.0, &host.to_string()]).args(words);
+        command
     }
 
     /// Cuts or joins the link of the second host.
@@ -297,5 +308,49 @@ fn on_other_hosts_the_addresses_are_missed_by_name() {
         let members = Members { hosts: Some((&hosts.0, [0, 1])), ..exchanged };
         let both = members.running([members.restart(0, GANG)?, members.restart(1, GANG)?])?;
         members.end_right(both, &expected)
+    });
+}
+
+/// A connection to the outside is none to a member that listens at that port of its own host.
+#[test]
+fn a_strangers_port_is_not_a_members() {
+    const LISTENS: &str = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])));\
+                           print(s.getsockname()[1], flush=True); sys.stdin.read()";
+    const CONNECTS: &str = "import socket, sys; s = socket.create_connection(('10.77.0.3', int(sys.argv[1])));\
+                            print('connected', flush=True); sys.stdin.read()";
+    each_user_by_root(|bed| {
+        let hosts = Hosts::of("3")?;
+        let mut outside = hosts.at(2, &["/usr/bin/python3", "-c", LISTENS, "0"]);
+        let mut outside = outside.stdin(Stdio::piped()).stdout(bed.create("port")?).spawn()?;
+        bed.until("a port", PATIENCE, || bed.text("port").ends_with('\n'))?;
+        let port = bed.text("port").trim().to_owned();
+        let members = Members { bed, kind: "", size: "", hosts: Some((&hosts.0, [0, 1])) };
+        let mut fronts = Vec::new();
+        for (member, text) in [LISTENS, CONNECTS].into_iter().enumerate() {
+            let of = format!("{member}/2");
+            let mut command = bed.holdfast(&["run", "--name", GANG, "--gang", &of, "--"]);
+            command.args(["/usr/bin/python3", "-c", text, &port]);
+            let mut command = members.there(member, command);
+            command.stdin(Stdio::piped()).stdout(bed.create(&out(member))?).stderr(bed.create(&err(member))?);
+            fronts.push(command.spawn()?);
+        }
+        for member in 0..2 {
+            let has_begun = || bed.text(&out(member)).ends_with('\n');
+            bed.until("a line", PATIENCE, has_begun).with_context(|| members.said())?;
+        }
+        let checkpoint = |options: &[&str]| {
+            let words = [&["checkpoint", GANG], options].concat();
+            bed.output(members.there(1, bed.holdfast(&words)), PATIENCE)
+        };
+        let refused = checkpoint(&[])?;
+        ensure!(refused.stderr.contains("--outside"), "{}", refused.stderr);
+        checkpoint(&["--outside", "close"])?.success().with_context(|| members.said())?;
+        drop(outside.stdin.take());
+        for front in &mut fronts {
+            drop(front.stdin.take());
+            ensure!(shell_code(wait(front, PATIENCE)?) == 0, "{}", members.said());
+        }
+        wait(&mut outside, PATIENCE)?;
+        Ok(())
     });
 }

@@ -18,11 +18,11 @@ use crate::gang::{self, Gang, GangError, Lines, Phase};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketState;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
-use holdfast_sys::tcp_buffers;
+use holdfast_sys::{local_addresses, tcp_buffers};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -80,7 +80,12 @@ impl FileReader<'_> {
     pub fn meet(&mut self, gang: &dyn Gang, until: Instant) -> Result<(), GangError> {
         let network =
             self.holders.first().map_or_else(String::new, |first| gang::network_of(&first.tid.to_string()));
-        let own = Said { network, ends: Vec::new(), listening: self.listening() };
+        let table = |name: &str| {
+            let first = self.holders.first()?.tid;
+            fs::read_to_string(format!("/proc/{first}/net/{name}")).ok()
+        };
+        let listening = at_each_address(self.listening(), table);
+        let own = Said { network, ends: Vec::new(), listening };
         let ends = self.leading_out();
         self.members = meet(gang, &ends, own, until)?;
         Ok(())
@@ -167,6 +172,31 @@ impl FileReader<'_> {
         let connection = Blob(known.connection.to_vec());
         Ok(SocketState::Member { connection, member: known.member, peer, data, shut })
     }
+}
+
+/// Who listens at all addresses does so at each of the host's, and a connection to the same port of a host outside of
+/// the gang is none to it. `table` reads one of /proc/PID/net; where it cannot, any address counts.
+fn at_each_address(listening: Vec<SocketAddr>, table: impl Fn(&str) -> Option<String>) -> Vec<SocketAddr> {
+    if !listening.iter().any(|at| at.ip().is_unspecified()) {
+        return listening;
+    }
+    let own = match (table("fib_trie"), table("if_inet6")) {
+        // A host without version 6 has no table of it.
+        (Some(trie), six) => local_addresses::of_tables(&trie, &six.unwrap_or_default()),
+        (None, _) => Vec::new(),
+    };
+    if own.is_empty() {
+        return listening;
+    }
+    let each = |at: SocketAddr| {
+        let is_any = at.ip().is_unspecified();
+        // A socket of version 6 takes connections of version 4, too, unless it was told not to.
+        let fits = move |ip: &&IpAddr| is_any && (at.is_ipv6() || ip.is_ipv4());
+        let some = own.iter().filter(fits).map(move |ip| SocketAddr::new(*ip, at.port()));
+        some.chain((!is_any).then_some(at))
+    };
+    let each: HashSet<SocketAddr> = listening.into_iter().flat_map(each).collect();
+    each.into_iter().collect()
 }
 
 /// See [`FileReader::meet`].

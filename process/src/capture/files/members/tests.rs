@@ -96,6 +96,26 @@ fn where_another_member_listens_a_connection_is_not_accepted() {
 }
 
 #[test]
+fn who_listens_at_all_addresses_listens_at_those_of_its_host() {
+    let trie = "Local:\n  |-- 10.1.2.3\n  /32 host LOCAL\n  |-- 127.0.0.1\n  /32 host LOCAL\n";
+    let six = "20010db8000000000000000000000007 02 40 00 80     eth0\n";
+    let table = |name: &str| Some(if name == "fib_trie" { trie.to_owned() } else { six.to_owned() });
+    let of = |at: &[&str], table: &dyn Fn(&str) -> Option<String>| {
+        let at = at.iter().map(|at| at.parse().unwrap()).collect();
+        let found = at_each_address(at, table);
+        let mut found: Vec<String> = found.iter().map(SocketAddr::to_string).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(of(&["0.0.0.0:80", "10.1.2.3:80"], &table), ["10.1.2.3:80", "127.0.0.1:80"]);
+    assert_eq!(of(&["[::]:80"], &table), ["10.1.2.3:80", "127.0.0.1:80", "[2001:db8::7]:80"]);
+    assert_eq!(of(&["10.9.9.9:1"], &table), ["10.9.9.9:1"]);
+    let only_four = |name: &str| table(name).filter(|_| name == "fib_trie");
+    assert_eq!(of(&["[::]:80"], &only_four), ["10.1.2.3:80", "127.0.0.1:80"]);
+    assert_eq!(of(&["0.0.0.0:80"], &|_| None), ["0.0.0.0:80"], "any address counts");
+}
+
+#[test]
 fn a_member_that_does_not_come_is_an_error_and_what_it_says_is_checked() {
     let (one, _other) = pair();
     let gang = testing::threads(2);
