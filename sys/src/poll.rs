@@ -7,13 +7,36 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+/// What a descriptor is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// Something can be read.
+    Read,
+    /// Something can be read, or written.
+    ReadOrWrite,
+}
+
 /// Waits until one of `fds` is readable, was hung up or failed, or until the time is over (`None`: for ever).
 /// Answers for each of them in order. An interruption by a signal answers "none".
 ///
 /// # Errors
 /// ENOMEM.
 pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut entries: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let fds: Vec<_> = fds.iter().map(|fd| (*fd, Wanted::Read)).collect();
+    ready(&fds, timeout)
+}
+
+/// The same, of descriptors some of which are to be written to.
+///
+/// # Errors
+/// ENOMEM.
+pub fn ready(fds: &[(BorrowedFd<'_>, Wanted)], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
+    let flags = |wanted: &Wanted| match wanted {
+        Wanted::Read => PollFlags::POLLIN,
+        Wanted::ReadOrWrite => PollFlags::POLLIN | PollFlags::POLLOUT,
+    };
+    let mut entries: Vec<PollFd<'_>> =
+        fds.iter().map(|(fd, wanted)| PollFd::new(*fd, flags(wanted))).collect();
     // Rounded up: a timeout that is about to be reached must not become a busy loop.
     let timeout = timeout.map_or(PollTimeout::NONE, |time| {
         PollTimeout::try_from(time.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
@@ -86,6 +109,16 @@ mod tests {
         assert_eq!(state(), [false, true]);
         two.hush();
         assert_eq!(state(), [false, false]);
+    }
+
+    #[test]
+    fn a_pipe_is_ready_to_write_until_it_is_full() {
+        use nix::fcntl::OFlag;
+        let (_read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let state = || ready(&[(write.as_fd(), Wanted::ReadOrWrite)], Some(Duration::ZERO)).unwrap();
+        assert_eq!(state(), [true]);
+        while nix::unistd::write(&write, &[0; 4096]).is_ok() {}
+        assert_eq!(state(), [false]);
     }
 
     #[test]

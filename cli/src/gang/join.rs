@@ -5,8 +5,8 @@
 
 use super::folder::{GangFolder, Leader};
 use super::key::Key;
-use super::lead::read_all;
 use super::message::{Join, Member, Message};
+use super::reading::{SILENCE, read_all};
 use super::seat::Seat;
 use super::waiting::{Meanwhile, Patience, Plan, host_name};
 use super::wire::Wire;
@@ -78,7 +78,7 @@ fn wait_for_all(
     let (of_thread, read) = (Arc::clone(&seat), Arc::clone(&wire));
     thread::Builder::new()
         .name("gang-leader".into())
-        .spawn(move || read_all(&of_thread, 0, &read))
+        .spawn(move || read_all(&of_thread, 0, &read, SILENCE))
         .map_err(|error| Failure::system("starting a thread", &error))?;
     loop {
         if seat.is_complete() {

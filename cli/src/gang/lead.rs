@@ -8,6 +8,7 @@ use super::addresses;
 use super::folder::{GangFolder, Leader};
 use super::key::Key;
 use super::message::{Join, Member, Message};
+use super::reading::{SILENCE, read_all};
 use super::seat::Seat;
 use super::waiting::{Meanwhile, Patience, Plan, host_name, members};
 use super::wire::Wire;
@@ -160,26 +161,11 @@ fn serve(host: &Host, stream: TcpStream) {
             // What the others are told comes after the answer.
             if wire.send(&Message::Welcome, &[]).is_ok() && host.seat.attach(member, &join.host, &wire) {
                 tracing::info!("member {member} on {} has come", join.host);
-                read_all(&host.seat, member, &wire);
+                read_all(&host.seat, member, &wire, SILENCE);
             }
         }
         Ok(None) => serve_command(host, &wire),
     }
-}
-
-/// Reads what comes from a member until the connection is over.
-pub(super) fn read_all(seat: &Seat, from: u32, wire: &Wire) {
-    let end = loop {
-        match wire.receive(None) {
-            Ok((message, body)) => seat.take(from, message, body),
-            Err(error) => break error,
-        }
-    };
-    let why = match end.kind() {
-        io::ErrorKind::UnexpectedEof => "it was lost: its agent has ended".to_owned(),
-        _ => format!("it was lost: {end}"),
-    };
-    seat.lose(from, &why);
 }
 
 /// Whether it may come: the member that it is, or a command.

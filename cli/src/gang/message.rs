@@ -66,6 +66,8 @@ pub enum Message {
         /// Why.
         why: Failed,
     },
+    /// From each side, now and then: it is there.
+    Here,
     /// From a member: its program has ended.
     Bye,
     /// From a command: a checkpoint.

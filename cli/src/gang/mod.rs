@@ -4,9 +4,9 @@
 //! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang;
 //!   [`choice`]: which one is restarted.
 //! * [`key`], [`wire`], [`message`]: how members talk: TLS with keys that only who can read the store has.
-//! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other. [`seat`], [`round`]: what a member knows
-//!   of the others, and how they meet. [`addresses`]: where a leader is reached. [`command`]: `holdfast checkpoint` of
-//!   a gang.
+//! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other; [`reading`]: whether they are still there.
+//!   [`seat`], [`round`]: what a member knows of the others, and how they meet. [`addresses`]: where a leader is
+//!   reached. [`command`]: `holdfast checkpoint` of a gang.
 //!
 //! Member 0, the leader, is in the middle of a star; the others know it alone. Invariants: a round is over for all
 //! members or for none; an image of a gang is there when its manifest is, and names images that are committed. Fails
@@ -22,6 +22,7 @@ mod join;
 mod key;
 mod lead;
 pub mod message;
+mod reading;
 pub mod round;
 pub mod seat;
 #[cfg(test)]

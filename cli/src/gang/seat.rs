@@ -112,6 +112,9 @@ impl std::fmt::Debug for Seat {
     }
 }
 
+/// How long another member may take to hear that this one leaves, when it has not read what was said before.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Every gang begins with a round of that number: the restart, if it is one.
 pub const FIRST_ROUND: u64 = 1;
 
@@ -475,9 +478,10 @@ impl Seat {
     /// This member leaves in order: its program has ended.
     pub fn leave(&self) {
         let links: Vec<_> = self.state.lock().links.clone().into_iter().collect();
-        for (_, wire) in links {
+        for (_, wire) in &links {
             let _ = wire.send(&Message::Bye, &[]);
         }
+        links.iter().for_each(|(_, wire)| wire.finish(LAST_WORDS));
     }
 
     /// All connections end, as those of an agent that was killed.

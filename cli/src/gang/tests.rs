@@ -8,10 +8,11 @@ use super::image::{GangImage, MemberImage};
 use super::join::{NotMet, find};
 use super::key::Key;
 use super::message::{FailedKind, Join, Member, Message};
+use super::reading::{Silence, read_all};
 use super::round::Round;
 use super::seat::{Heard, Seat};
 use super::waiting::{Meanwhile, Plan};
-use super::wire::Wire;
+use super::wire::{Wire, both_sides};
 use crate::exit::Failure;
 use crate::settings::{GangPlace, Recipe};
 use holdfast_image::Epoch;
@@ -167,6 +168,34 @@ fn one_that_is_lost_ends_the_gangs_rounds() {
     assert!(matches!(other.recv_timeout(LONG), Ok(Heard::Lost(why)) if why.member == Some(0)));
     assert_eq!(Round::begin(&seats[0], false, &Wishes::default()).unwrap_err().member, Some(1));
     assert_eq!(seats[1].ask(false, Wishes::default()).unwrap_err().member, Some(0));
+}
+
+/// Its kernel acknowledges what it is sent.
+#[test]
+fn one_that_hangs_is_lost_and_one_that_says_that_it_is_there_is_not() {
+    let silence = Silence { beat: Duration::from_millis(5), most: Duration::from_millis(50) };
+    for hangs in [true, false] {
+        let (own, other) = both_sides();
+        let own = Arc::new(own);
+        let seat = Seat::new(place(0, 2, 0), "a".into()).unwrap();
+        assert!(seat.attach(1, "b", &own) && seat.complete());
+        let ear = heard(&seat);
+        let silence = if hangs { silence } else { Silence { most: LONG, ..silence } };
+        thread::scope(|scope| {
+            scope.spawn(|| read_all(&seat, 1, &own, silence));
+            for _ in 0..if hangs { 0 } else { 20 } {
+                while other.receive(None).unwrap().0 != Message::Here {}
+                other.send(&Message::Here, &[]).unwrap();
+                assert!(ear.try_recv().is_err(), "it was not lost");
+            }
+            if !hangs {
+                other.close();
+            }
+            let Ok(Heard::Lost(why)) = ear.recv_timeout(LONG) else { panic!("it is there") };
+            let words = if hangs { "it has not answered for" } else { "its agent has ended" };
+            assert!(why.member == Some(1) && why.reason.contains(words), "{why:?}");
+        });
+    }
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! Used by the leader and by who asks it. One thread reads; any thread may send. A frame is two lengths (32 bits each,
 //! little-endian), a message as JSON, and bytes that belong to it. Invariants: no message is read before the other side
-//! has proved the key; no length is believed before so many bytes have come. Fails by: an error of the connection,
-//! which is over then.
+//! has proved the key; no length is believed before so many bytes have come; no sender waits for the other side, for
+//! programs may be stopped meanwhile: what the connection does not take at once the thread that reads sends. Fails by:
+//! an error of the connection, which is over then.
 
 use super::message::Message;
-use holdfast_sys::{fd, poll};
+use holdfast_sys::fd;
+use holdfast_sys::poll::{self, Bell, Wanted};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -23,21 +25,36 @@ const MOST_BODY: usize = 512 << 20;
 const HEAD: usize = 8;
 /// How long the other side may take for each step of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long it may leave a message unread.
-const WRITE: Duration = Duration::from_secs(30);
+/// How long it may read nothing of what it is sent, and most bytes that wait for it meanwhile.
+const UNREAD: Duration = Duration::from_secs(30);
+const MOST_WAITING: usize = 1 << 30;
 /// A host that is gone without a word is noticed after so many seconds (tcp(7)).
 const KEEPALIVE: [(i32, i32); 3] =
     [(libc::TCP_KEEPIDLE, 10), (libc::TCP_KEEPINTVL, 5), (libc::TCP_KEEPCNT, 4)];
 const UNANSWERED_MS: i32 = 30_000;
+/// How often it is looked whether the other side has taken the last words.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
 
 /// See the head of the file.
 pub struct Wire {
     stream: TcpStream,
-    tls: Mutex<Connection>,
+    coder: Mutex<Coder>,
+    /// Rung when something waits that the connection has not taken.
+    bell: Bell,
     /// What has come and is no whole frame yet; of the thread that reads.
     inbox: Mutex<Vec<u8>>,
+}
+
+/// The cipher, and what it has made that was not sent yet.
+struct Coder {
+    tls: Connection,
+    outbox: Vec<u8>,
+    /// So many of its bytes were sent.
+    sent: usize,
+    /// When the last of them were.
+    moved: Instant,
 }
 
 impl std::fmt::Debug for Wire {
@@ -85,15 +102,16 @@ impl Wire {
         while tls.wants_write() {
             tls.write_tls(&mut &stream)?;
         }
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(Some(WRITE))?;
-        Ok(Wire { stream, tls: Mutex::new(tls), inbox: Mutex::default() })
+        stream.set_nonblocking(true)?;
+        let coder = Coder { tls, outbox: Vec::new(), sent: 0, moved: Instant::now() };
+        Ok(Wire { stream, coder: Mutex::new(coder), bell: Bell::new()?, inbox: Mutex::default() })
     }
 
-    /// Sends a message with bytes that belong to it.
+    /// Sends a message with bytes that belong to it. Does not wait: what the other side does not take now is sent by
+    /// the thread that reads.
     ///
     /// # Errors
-    /// It is too long, or the connection is over.
+    /// It is too long, too much waits already, or the connection is over.
     pub fn send(&self, message: &Message, body: &[u8]) -> io::Result<()> {
         let text = serde_json::to_vec(message).map_err(io::Error::from)?;
         if text.len() > MOST_MESSAGE || body.len() > MOST_BODY {
@@ -101,23 +119,21 @@ impl Wire {
             return Err(io::Error::new(ErrorKind::InvalidInput, what));
         }
         let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
-        let mut tls = self.tls.lock();
+        let mut coder = self.coder.lock();
+        if coder.waiting() > MOST_WAITING {
+            return Err(unread());
+        }
         for part in [&len(&text)[..], &len(body), &text, body] {
             for piece in part.chunks(PIECE) {
-                tls.writer().write_all(piece)?;
+                coder.tls.writer().write_all(piece)?;
                 if piece.len() == PIECE {
-                    self.flush(&mut tls)?;
+                    coder.pass_on(&self.stream)?;
                 }
             }
         }
-        self.flush(&mut tls)
-    }
-
-    fn flush(&self, tls: &mut Connection) -> io::Result<()> {
-        while tls.wants_write() {
-            if tls.write_tls(&mut &self.stream)? == 0 {
-                return Err(ErrorKind::WriteZero.into());
-            }
+        coder.pass_on(&self.stream)?;
+        if coder.waiting() > 0 {
+            self.bell.ring();
         }
         Ok(())
     }
@@ -133,7 +149,7 @@ impl Wire {
             if let Some(frame) = take_frame(&mut inbox)? {
                 return Ok(frame);
             }
-            let read = self.tls.lock().reader().read(&mut piece);
+            let read = self.coder.lock().tls.reader().read(&mut piece);
             match read {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(len) => {
@@ -144,28 +160,104 @@ impl Wire {
                 Err(error) => return Err(error),
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if poll::readable(&[self.stream.as_fd()], left)? == [true] {
-                self.take_in()?;
-            } else if left.is_some_and(|left| left.is_zero()) {
+            if !self.wait(left)? && left.is_some_and(|left| left.is_zero()) {
                 return Err(ErrorKind::TimedOut.into());
             }
         }
     }
 
-    /// What has come is deciphered.
-    fn take_in(&self) -> io::Result<()> {
-        let mut tls = self.tls.lock();
-        if tls.read_tls(&mut &self.stream)? == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
+    /// Waits until something comes, or can be sent, and does both. Whether there was something.
+    fn wait(&self, left: Option<Duration>) -> io::Result<bool> {
+        let patience = self.coder.lock().patience();
+        let wanted = if patience.is_some() { Wanted::ReadOrWrite } else { Wanted::Read };
+        let fds = [(self.stream.as_fd(), wanted), (self.bell.as_fd(), Wanted::Read)];
+        let most = left.into_iter().chain(patience).min();
+        let [of_stream, of_bell] = poll::ready(&fds, most)?[..] else { return Ok(false) };
+        if of_bell {
+            self.bell.hush();
         }
-        tls.process_new_packets().map_err(io::Error::other)?;
-        self.flush(&mut tls)
+        let mut coder = self.coder.lock();
+        if of_stream {
+            coder.take_in(&self.stream)?;
+            coder.pass_on(&self.stream)?;
+        }
+        match coder.patience() {
+            Some(left) if left.is_zero() => Err(unread()),
+            _ => Ok(of_stream || of_bell),
+        }
+    }
+
+    /// What waits is sent, if the other side takes it within this time: nothing is read any more.
+    pub fn finish(&self, within: Duration) {
+        let end = Instant::now() + within;
+        loop {
+            let mut coder = self.coder.lock();
+            if coder.pass_on(&self.stream).is_err() || coder.waiting() == 0 || Instant::now() >= end {
+                return;
+            }
+            drop(coder);
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Ends the connection: both sides' readers see it.
     pub fn close(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
+}
+
+impl Coder {
+    fn waiting(&self) -> usize {
+        self.outbox.len() - self.sent
+    }
+
+    /// How long the other side may still read nothing; `None`: nothing waits for it.
+    fn patience(&self) -> Option<Duration> {
+        (self.waiting() > 0).then(|| UNREAD.saturating_sub(self.moved.elapsed()))
+    }
+
+    /// What the cipher has made is sent, as far as the connection takes it at once.
+    fn pass_on(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        if self.waiting() == 0 {
+            self.moved = Instant::now();
+        }
+        if self.sent >= self.waiting() {
+            self.outbox.drain(..self.sent);
+            self.sent = 0;
+        }
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.outbox)?;
+        }
+        while self.waiting() > 0 {
+            match stream.write(&self.outbox[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => (self.sent, self.moved) = (self.sent + len, Instant::now()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What has come is deciphered.
+    fn take_in(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        match self.tls.read_tls(&mut stream) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        self.tls.process_new_packets().map_err(io::Error::other)?;
+        Ok(())
+    }
+}
+
+/// The other side is there, and does not read.
+fn unread() -> io::Error {
+    io::Error::other("it does not read what it is sent")
 }
 
 /// The first frame, if it is whole.
@@ -190,6 +282,21 @@ fn take_frame(inbox: &mut Vec<u8>) -> io::Result<Option<(Message, Vec<u8>)>> {
     Ok(Some((message, body)))
 }
 
+/// A connection within a test.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(super) fn both_sides() -> (Wire, Wire) {
+    let key = super::key::Key::new().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (server, client) = (Arc::new(key.server().unwrap()), Arc::new(key.client().unwrap()));
+    let at = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| Wire::connect(TcpStream::connect(at).unwrap(), &client).unwrap());
+        let leads = Wire::accept(listener.accept().unwrap().0, &server).unwrap();
+        (leads, asks.join().unwrap())
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -208,6 +315,28 @@ mod tests {
             let text = serde_json::to_string(&message).unwrap();
             assert_eq!(serde_json::from_str::<Message>(&text).unwrap(), message, "{text}");
         }
+    }
+
+    /// The program of who sends is stopped meanwhile: more than the connection takes is sent, and both send at once.
+    #[test]
+    fn no_sender_waits_for_a_side_that_does_not_read() {
+        let (leads, asks) = both_sides();
+        let bodies: Vec<Vec<u8>> = (1..4_u8).map(|number| vec![number; 16 << 20]).collect();
+        for body in &bodies {
+            leads.send(&Message::Bye, body).unwrap();
+            asks.send(&Message::Welcome, body).unwrap();
+        }
+        assert!(leads.coder.lock().waiting() > 0 && asks.coder.lock().waiting() > 0);
+        let read = |wire: &Wire| bodies.iter().all(|body| wire.receive(None).unwrap().1 == *body);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| (read(&asks), asks.finish(UNREAD)));
+            assert!(read(&leads));
+            leads.finish(UNREAD);
+            assert!(other.join().unwrap().0);
+        });
+        assert_eq!((leads.coder.lock().waiting(), asks.coder.lock().waiting()), (0, 0));
+        asks.send(&Message::Bye, b"x").unwrap();
+        assert_eq!(leads.receive(None).unwrap(), (Message::Bye, b"x".to_vec()));
     }
 
     #[test]
