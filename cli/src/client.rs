@@ -184,7 +184,14 @@ pub fn job_of(store: &Store, pids: &[i32]) -> Result<Option<Job>, Failure> {
 /// # Errors
 /// The reply is a refusal or an error.
 pub fn accepted(job: &Job, reply: Reply) -> Result<Reply, Failure> {
-    let name = job.name();
+    accepted_of(job.name(), reply)
+}
+
+/// The same of a job by its name, which another host may have.
+///
+/// # Errors
+/// As [`accepted`].
+pub fn accepted_of(name: &str, reply: Reply) -> Result<Reply, Failure> {
     match reply {
         Reply::NoProgram { awaited: true } => Err(Failure::new(
             Exit::NotFound,

@@ -154,6 +154,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),
         Command::Pages(args) => page_server::run(args, root),
+        Command::Meet(args) => commands::meet::run(args, root),
         Command::Prefetch(args) => prefetcher::run(args),
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),

@@ -4,6 +4,7 @@
 //! STORE/JOB/                what a job of `holdfast run` has
 //! STORE/objects/SET/RANK/   what a rank of a program has put itself: a job whose name is "objects/SET/RANK"
 //! STORE/.gangs/GANG/        what the jobs GANG.0, GANG.1, ... of several hosts have in common: no job
+//! DIR/GANG/                 the same where each host has a store of its own (`--gang-folder DIR`)
 //! ```
 //! Called by every command. Invariants: the store and its jobs belong to the caller and no other user may write to
 //! them, because what is read from them becomes a running program. Root puts none into the home folder of another user
@@ -156,6 +157,30 @@ impl Store {
         files::make_folder(&folder)?;
         files::sync_folder(&all)?;
         Ok(folder)
+    }
+
+    /// The folder of a gang in one that its hosts share, which is no store (`--gang-folder`); made if it is not there,
+    /// if so asked.
+    ///
+    /// # Errors
+    /// The shared folder is not there; the name is no job name; one of both is not ours alone, or cannot be made.
+    pub fn shared_gang_folder(shared: &Path, gang: &str, make: bool) -> Result<Option<PathBuf>, StoreError> {
+        if !check_part(gang) {
+            return Err(StoreError::BadName { name: gang.to_owned() });
+        }
+        let folder = shared.join(gang);
+        if make {
+            self::make(shared)?;
+            files::make_folder(&folder)?;
+            files::sync_folder(shared)?;
+        }
+        files::check_folder(shared)?;
+        match fs::symlink_metadata(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(StoreError::io("look at", &folder))?,
+        };
+        files::check_folder(&folder)?;
+        Ok(Some(folder))
     }
 
     /// Whether a job was called so before the name meant something.

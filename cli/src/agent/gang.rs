@@ -69,7 +69,7 @@ pub fn enter(
     };
     let fds = link.iter().map(|link| link.as_fd()).chain([signals.as_fd()]).collect();
     let meanwhile = Meanwhile { fds, is_over: &is_over, say: &say };
-    let seat = gather(&Plan { store, place, image }, &meanwhile)?;
+    let seat = gather(&Plan { store, place, image, meets: false }, &meanwhile)?;
     fault::point("gang-gathered");
     let Some(folder) = GangFolder::open(store, &place.name)? else {
         return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));

@@ -2,6 +2,7 @@
 
 use crate::settings::{GangChoice, parse_duration, parse_gang};
 use clap::Args;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the other members are waited for, where nothing else is said.
@@ -11,7 +12,8 @@ const WAIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, Args)]
 pub struct GangArgs {
     /// Be member MEMBER of the gang JOB, which has so many members (0 is its leader), for example 0/2 and 1/2: all are
-    /// checkpointed and restarted together. auto: as Slurm, Open MPI or MPICH say. Needs a store that all hosts reach
+    /// checkpointed and restarted together. auto: as Slurm, Open MPI or MPICH say. Needs a store that all hosts reach,
+    /// or --gang-folder
     #[arg(long, value_name = "MEMBER/MEMBERS|auto", value_parser = parse_gang)]
     pub gang: Option<GangChoice>,
     /// Where the leader of a gang listens for the other members [default: all addresses, a free port]
@@ -20,6 +22,10 @@ pub struct GangArgs {
     /// How long to wait for the other members of a gang before anything is started [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "gang")]
     pub gang_wait: Option<Duration>,
+    /// Each host has a store of its own; in DIR, a small folder that all of them reach, is what they have in common:
+    /// where the leader is, and what makes images of members one of the gang. Is kept
+    #[arg(long, value_name = "DIR", requires = "gang")]
+    pub gang_folder: Option<PathBuf>,
 }
 
 impl GangArgs {

@@ -77,6 +77,17 @@ pub struct PagesArgs {
     pub front: i32,
 }
 
+/// `holdfast __meet`.
+#[derive(Debug, Args)]
+pub struct MeetArgs {
+    /// Which member of which gang it is, as in `job.json`.
+    #[arg(long)]
+    pub place: String,
+    /// The image of the gang that was asked for.
+    #[arg(long)]
+    pub image: Option<u64>,
+}
+
 /// `holdfast __prefetch`.
 #[derive(Debug, Args)]
 pub struct PrefetchArgs {

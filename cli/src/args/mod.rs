@@ -18,7 +18,7 @@ use holdfast_tiers::stack::TierSpec;
 use std::path::PathBuf;
 
 pub use gang::GangArgs;
-pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, PagesArgs, PrefetchArgs, ServeArgs};
+pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, MeetArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
 pub use on_restart::OnRestart;
 pub use plan::PlanArgs;
@@ -333,6 +333,9 @@ Examples:
     /// Serves the pages of an image; started by `restart`.
     #[command(name = "__pages", hide = true)]
     Pages(PagesArgs),
+    /// Agrees with the other members of a gang on an image; started by `restart`.
+    #[command(name = "__meet", hide = true)]
+    Meet(MeetArgs),
     /// Reads ahead what a page server serves; started by it.
     #[command(name = "__prefetch", hide = true)]
     Prefetch(PrefetchArgs),

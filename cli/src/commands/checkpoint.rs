@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(200);
 pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     if let Some(folder) = gang::of_name(&store, &args.job)? {
-        return gang::checkpoint(args, &store, &folder);
+        return gang::checkpoint(args, &folder);
     }
     let job = find_job(&store, &args.job)?;
     let agent = Agent::connect(&job)?;

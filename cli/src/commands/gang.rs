@@ -2,12 +2,13 @@
 //!
 //! Invariant: a gang is never taken for a job, nor a member for a job of its own. Fails by: what to write instead.
 
+use super::meet;
 use crate::args::{CheckpointArgs, RestartArgs, RunArgs};
-use crate::client::accepted;
+use crate::client::accepted_of;
 use crate::exit::{Exit, Failure};
 use crate::gang::choice::choose;
 use crate::gang::command;
-use crate::gang::folder::GangFolder;
+use crate::gang::folder::{GangFolder, shared_of};
 use crate::gang::image::GangImage;
 use crate::names::ImageName;
 use crate::report;
@@ -15,6 +16,7 @@ use crate::settings::{GangPlace, Recipe, Settings, member_job};
 use holdfast_image::control::Reply;
 use holdfast_tiers::{Job, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 fn usage(what: impl Into<String>) -> Failure {
     Failure::new(Exit::Usage, what)
@@ -45,7 +47,7 @@ pub fn place_of_run(
     if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
         return Err(usage(format!("{option} is not supported together with --gang")));
     }
-    let place = place(name, choice, &args.gang)?;
+    let place = place(store, name, choice, &args.gang)?;
     match store.job(name) {
         Err(StoreError::NotAJob { .. }) => Ok(Some(place)),
         Ok(_) => {
@@ -57,13 +59,23 @@ pub fn place_of_run(
 }
 
 fn place(
+    store: &Store,
     name: &str,
     choice: crate::settings::GangChoice,
     args: &crate::args::GangArgs,
 ) -> Result<GangPlace, Failure> {
     let (member, members) = choice.place(|variable| std::env::var(variable).ok()).map_err(usage)?;
     let (listen, wait_s) = (args.gang_listen.clone(), args.wait_s());
-    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s })
+    let absolute = |path: &PathBuf| {
+        std::path::absolute(path)
+            .map_err(|error| Failure::system(format_args!("--gang-folder {}", path.display()), &error))
+    };
+    // What was said once holds.
+    let folder = match &args.gang_folder {
+        Some(path) => Some(absolute(path)?),
+        None => shared_of(store, name)?,
+    };
+    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s, folder })
 }
 
 /// What `restart --gang` is to restart: the place, this member's image, and the number of the gang's.
@@ -88,8 +100,12 @@ pub fn of_restart(
     if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
         return Err(usage(format!("{option} is not supported together with --gang")));
     }
-    let place = place(gang, choice, &args.gang)?;
-    let chosen = choose(store, gang, image.epoch.map(|number| number.0))?;
+    let place = place(store, gang, choice, &args.gang)?;
+    let wanted = image.epoch.map(|number| number.0);
+    let chosen = match &place.folder {
+        Some(_) => meet::ask(store, &place, wanted)?,
+        None => choose(store, gang, wanted)?,
+    };
     let members = chosen.members.len();
     let own = usize::try_from(place.member).ok().and_then(|member| chosen.members.get(member));
     let Some(own) = own.filter(|_| members == place.members as usize) else {
@@ -143,11 +159,10 @@ pub fn of_name(store: &Store, name: &str) -> Result<Option<GangFolder>, Failure>
 ///
 /// # Errors
 /// There is no image; the programs run on.
-pub fn checkpoint(args: &CheckpointArgs, store: &Store, folder: &GangFolder) -> Result<(), Failure> {
+pub fn checkpoint(args: &CheckpointArgs, folder: &GangFolder) -> Result<(), Failure> {
     let name = folder.name();
-    let leader = store.job(&member_job(name, 0))?;
     let reply = command::checkpoint(folder, args.stop, !args.no_wait, args.changes.wishes())?;
-    let reply = accepted(&leader, reply)?;
+    let reply = accepted_of(&member_job(name, 0), reply)?;
     let Reply::Checkpointed { epoch, stop_ns, committed, gang_image } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the leader: {reply:?}")));
     };
@@ -229,7 +244,18 @@ pub fn remove_folders(store: &Store, gangs: &BTreeSet<String>) -> Result<(), Fai
             let what = format!("job {job} of gang {gang} is running; end all members first");
             return Err(Failure::new(Exit::Refused, what));
         }
-        if let Some(folder) = store.gang_folder(gang)? {
+        let shared = shared_of(store, gang)?;
+        let shared = shared.map(|shared| GangFolder::shared(&shared, gang)).transpose()?.flatten();
+        if let Some(shared) = &shared
+            && command::runs(shared)
+        {
+            let what = format!("gang {gang} is running on other hosts; end all members first");
+            return Err(Failure::new(Exit::Refused, what));
+        }
+        // What tells of the other one goes last.
+        let folders =
+            shared.map(|shared| shared.path().to_owned()).into_iter().chain(store.gang_folder(gang)?);
+        for folder in folders {
             std::fs::remove_dir_all(&folder)
                 .map_err(|error| Failure::system(format_args!("deleting {}", folder.display()), &error))?;
         }

@@ -4,6 +4,7 @@ use super::gang::jobs_of;
 use crate::exit::Failure;
 use crate::gang::folder::GangFolder;
 use crate::gang::image::MemberImage;
+use crate::gang::waiting::members;
 use crate::report;
 use crate::table::Table;
 use holdfast_tiers::Store;
@@ -18,7 +19,17 @@ struct Row {
     created_ns: Option<u64>,
     /// Why it cannot be restarted, if it cannot.
     broken: Option<String>,
+    /// Members whose part this host does not have, where each host has a store of its own.
+    not_here: Vec<u32>,
     members: Vec<MemberImage>,
+}
+
+fn remark(row: &Row) -> String {
+    match &row.broken {
+        Some(why) => why.clone(),
+        None if row.not_here.is_empty() => String::new(),
+        None => format!("not on this host: {}", members(&row.not_here)),
+    }
 }
 
 /// Lists them.
@@ -30,18 +41,23 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
     let mut rows = Vec::new();
     for number in folder.images()? {
         rows.push(match folder.image(number) {
-            Ok(image) => Row {
-                image: number,
-                created: Some(report::utc(image.created_ns)),
-                created_ns: Some(image.created_ns),
-                broken: image.check_whole(store).err(),
-                members: image.members,
-            },
+            Ok(image) => {
+                let checked = image.check(store, folder.is_shared());
+                Row {
+                    image: number,
+                    created: Some(report::utc(image.created_ns)),
+                    created_ns: Some(image.created_ns),
+                    not_here: checked.as_ref().cloned().unwrap_or_default(),
+                    broken: checked.err(),
+                    members: image.members,
+                }
+            }
             Err(failure) => Row {
                 image: number,
                 created: None,
                 created_ns: None,
                 broken: Some(failure.message),
+                not_here: Vec::new(),
                 members: Vec::new(),
             },
         });
@@ -52,6 +68,12 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
         return report::print_json("gang", value);
     }
     let mut text = format!("gang {name}: {} members here: {}\n", jobs.len(), jobs.join(", "));
+    if folder.is_shared() {
+        text.push_str(&format!(
+            "each host has a store of its own; the gang's folder is {}\n",
+            folder.path().display()
+        ));
+    }
     if rows.is_empty() {
         return report::print(&(text + "no image of the gang\n"));
     }
@@ -61,7 +83,7 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
             row.image.to_string(),
             row.created_ns.map_or_else(|| "-".to_owned(), report::age),
             parts.collect::<Vec<_>>().join(" "),
-            row.broken.clone().unwrap_or_default(),
+            remark(row),
         ]
     };
     let table = Table {

@@ -17,6 +17,7 @@ pub mod list;
 pub mod logs;
 pub mod look;
 pub mod man;
+pub mod meet;
 mod memory;
 pub mod places;
 pub mod plan;

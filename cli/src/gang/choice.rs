@@ -1,6 +1,7 @@
 //! Which image of a gang is restarted.
 //!
-//! Called by each member's `restart`. Invariant: what is chosen is whole. Fails by: what is missing, of whom.
+//! Called by each member's `restart` where all hosts have one store. Invariant: what is chosen is whole. Fails by: what
+//! is missing, of whom.
 
 use super::folder::GangFolder;
 use super::image::GangImage;
@@ -25,8 +26,8 @@ pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImag
             return Err(Failure::new(Exit::NotFound, what));
         }
         let image = folder.image(number)?;
-        return match image.check_whole(store) {
-            Ok(()) => Ok(image),
+        return match image.check(store, false) {
+            Ok(_) => Ok(image),
             Err(why) => Err(Failure::new(Exit::BadImage, not_whole(gang, number, &why))),
         };
     }
@@ -39,12 +40,12 @@ pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImag
                 continue;
             }
         };
-        match image.check_whole(store) {
-            Ok(()) if is_of_last_run(&image, store) => {
+        match image.check(store, false) {
+            Ok(_) if is_of_last_run(&image, store) => {
                 whys.iter().for_each(|why| crate::report::warn(why));
                 return Ok(image);
             }
-            Ok(()) => earlier = earlier.or(Some(number)),
+            Ok(_) => earlier = earlier.or(Some(number)),
             Err(why) => whys.push(not_whole(gang, number, &why)),
         }
     }

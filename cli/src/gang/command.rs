@@ -6,6 +6,11 @@ use super::message::Message;
 use crate::exit::{Exit, Failure};
 use holdfast_image::control::{Reply, Wishes};
 
+/// Whether its leader is there.
+pub fn runs(folder: &GangFolder) -> bool {
+    find(folder, None).is_ok()
+}
+
 /// Asks for a checkpoint of all members.
 ///
 /// # Errors

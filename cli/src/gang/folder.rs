@@ -1,4 +1,5 @@
-//! The folder of a gang in the store: where its leader is (`leader.json`), and its images (`gang-000001`).
+//! The folder of a gang: where its leader is (`leader.json`), and its images (`gang-000001`). In the store; or, where
+//! each host has a store of its own, in a folder that they share (`--gang-folder`), which `folder` in the store names.
 //!
 //! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time. Read by the other
 //! members and by commands, on any host. Invariants: files are 0600, their folder 0700; an image is created once and
@@ -8,13 +9,17 @@
 use super::image::{GangImage, MOST_BYTES};
 use crate::exit::{Exit, Failure};
 use crate::file_system;
+use crate::settings::GangPlace;
 use holdfast_tiers::Store;
 use holdfast_tiers::tier::{BlobName, LocalTier, Tier};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 const LEADER: &str = "leader.json";
+/// In the store's folder of the gang: path of the one that is shared.
+const SHARED: &str = "folder";
 /// Longer ones are not ours: bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -45,24 +50,72 @@ impl std::fmt::Debug for Leader {
 pub struct GangFolder {
     name: String,
     path: PathBuf,
+    /// Each host has a store of its own.
+    is_shared: bool,
 }
 
 impl GangFolder {
     /// That of a gang, if there is one of this name.
     ///
     /// # Errors
-    /// It cannot be looked at, or others may write to it.
+    /// It cannot be looked at, or others may write to it; the hosts share one, and it is not there.
     pub fn open(store: &Store, name: &str) -> Result<Option<GangFolder>, Failure> {
-        let path = store.gang_folder(name)?;
-        Ok(path.map(|path| GangFolder { name: name.to_owned(), path }))
+        let Some(path) = store.gang_folder(name)? else { return Ok(None) };
+        let Some(shared) = shared_of(store, name)? else {
+            return Ok(Some(GangFolder { name: name.to_owned(), path, is_shared: false }));
+        };
+        if let Some(found) = GangFolder::shared(&shared, name)? {
+            return Ok(Some(found));
+        }
+        let what = format!(
+            "the folder of gang {name}, {}, is not there any more; if the gang was deleted, `holdfast rm {name}` \
+             deletes what this host has of it",
+            shared.join(name).display()
+        );
+        Err(Failure::new(Exit::NotFound, what))
     }
 
-    /// The same, made if it is not there.
+    /// That in a folder which hosts share, if it is there.
     ///
     /// # Errors
-    /// It cannot be made, or others may write to it.
-    pub fn make(store: &Store, name: &str) -> Result<GangFolder, Failure> {
-        Ok(GangFolder { name: name.to_owned(), path: store.make_gang_folder(name)? })
+    /// It cannot be looked at, or others may write to it.
+    pub fn shared(shared: &Path, name: &str) -> Result<Option<GangFolder>, Failure> {
+        let path = Store::shared_gang_folder(shared, name, false)?;
+        Ok(path.map(|path| GangFolder { name: name.to_owned(), path, is_shared: true }))
+    }
+
+    /// That of the gang that a member is of, made if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be made, or others may write to it; the store has images of the gang, and another folder is to.
+    pub fn make(store: &Store, place: &GangPlace) -> Result<GangFolder, Failure> {
+        let (name, own) = (place.name.clone(), store.make_gang_folder(&place.name)?);
+        let Some(shared) = &place.folder else {
+            return Ok(GangFolder { name, path: own, is_shared: false });
+        };
+        if shared_of(store, &name)?.as_ref() != Some(shared) {
+            let before = GangFolder { name: name.clone(), path: own.clone(), is_shared: false };
+            if !before.images()?.is_empty() {
+                let what = format!(
+                    "{} has images of gang {name}, made without --gang-folder; give the gang another name, or delete \
+                     them: holdfast rm {name}",
+                    own.display()
+                );
+                return Err(Failure::new(Exit::Refused, what));
+            }
+            let path = own.join(SHARED);
+            file_system::write_own(&path, shared.as_os_str().as_encoded_bytes())
+                .map_err(|error| Failure::system(format_args!("writing {}", path.display()), &error))?;
+        }
+        match Store::shared_gang_folder(shared, &name, true)? {
+            Some(path) => Ok(GangFolder { name, path, is_shared: true }),
+            None => Err(Failure::new(Exit::Internal, format!("{} was removed", shared.display()))),
+        }
+    }
+
+    /// Whether each host has a store of its own: what a store lacks of the gang another one may have.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Name of the gang.
@@ -180,6 +233,33 @@ impl GangFolder {
         let image = self.image(newest)?;
         Ok(image.members.iter().find(|one| one.member == member).map(|one| one.epoch.0))
     }
+}
+
+/// The folder that hosts share for this gang, as the store has it written down.
+///
+/// # Errors
+/// That cannot be read.
+pub fn shared_of(store: &Store, gang: &str) -> Result<Option<PathBuf>, Failure> {
+    let Some(path) = store.gang_folder(gang)?.map(|own| own.join(SHARED)) else { return Ok(None) };
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => {
+            found.map_err(|error| Failure::system(format_args!("looking at {}", path.display()), &error))?
+        }
+    };
+    let Some(file) = file_system::open_own(&path) else {
+        let what = format!("{} is not a file of yours that you alone can read", path.display());
+        return Err(Failure::new(Exit::Permission, what));
+    };
+    let mut bytes = Vec::new();
+    file.take(LONGEST)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::system(format_args!("reading {}", path.display()), &error))?;
+    let shared = PathBuf::from(std::ffi::OsString::from_vec(bytes));
+    if !shared.is_absolute() {
+        return Err(Failure::new(Exit::BadImage, format!("{} has no path", path.display())));
+    }
+    Ok(Some(shared))
 }
 
 fn file_name(number: u64) -> String {

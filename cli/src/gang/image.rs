@@ -7,7 +7,8 @@
 use crate::exit::Failure;
 use crate::settings::member_job;
 use holdfast_image::Epoch;
-use holdfast_tiers::{Job, Store};
+use holdfast_tiers::tier::TierError;
+use holdfast_tiers::{Job, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 /// Longer ones are not ours: bytes.
@@ -84,36 +85,70 @@ impl GangImage {
         Ok(image)
     }
 
-    /// Whether each member's image is in the store as it was.
+    /// Whether each member's image is in the store as it was. Where each host has a store of its own (`is_shared`),
+    /// what this one lacks may be in another one: those members are named.
     ///
     /// # Errors
-    /// What is missing, of whom.
-    pub fn check_whole(&self, store: &Store) -> Result<(), String> {
+    /// What is missing or damaged, of whom.
+    pub fn check(&self, store: &Store, is_shared: bool) -> Result<Vec<u32>, String> {
+        let mut elsewhere = Vec::new();
         for member in &self.members {
-            let name = member_job(&self.gang, member.member);
-            let job = store.job(&name).map_err(|error| error.to_string())?;
-            member.check(&job)?;
+            match member.find(store, &self.gang)? {
+                Found::AsItWas => {}
+                Found::Damaged(why) if is_shared => return Err(member.unusable(&self.gang, &why)),
+                Found::Another | Found::Nothing(_) if is_shared => elsewhere.push(member.member),
+                Found::Another | Found::Damaged(_) => {
+                    let (one, epoch, name) = (member.member, member.epoch, member.job(&self.gang));
+                    let what = "is not the one that was made for the gang";
+                    return Err(format!("image {epoch} of member {one}, job {name}, {what}"));
+                }
+                Found::Nothing(why) => return Err(member.unusable(&self.gang, &why)),
+            }
         }
-        Ok(())
+        Ok(elsewhere)
     }
 }
 
+/// What a store has of a member's part.
+pub enum Found {
+    /// The image, as it was.
+    AsItWas,
+    /// One of its number that is not the one.
+    Another,
+    /// It is damaged; in words.
+    Damaged(String),
+    /// None; in words.
+    Nothing(String),
+}
+
 impl MemberImage {
-    /// Whether the image is there, as it was.
+    /// Its job.
+    pub fn job(&self, gang: &str) -> String {
+        member_job(gang, self.member)
+    }
+
+    /// Looks for the image.
     ///
     /// # Errors
-    /// It is not, or it cannot be read.
-    pub fn check(&self, job: &Job) -> Result<(), String> {
-        let (member, epoch, name) = (self.member, self.epoch, job.name());
-        let found = digest(job, epoch).map_err(|error| {
-            format!("image {epoch} of member {member}, job {name}, cannot be used: {error}")
-        })?;
-        if found == self.digest {
-            return Ok(());
+    /// It cannot be looked at.
+    pub fn find(&self, store: &Store, gang: &str) -> Result<Found, String> {
+        let job = match store.job(&self.job(gang)) {
+            Err(error @ StoreError::NotAJob { .. }) => return Ok(Found::Nothing(error.to_string())),
+            job => job.map_err(|error| error.to_string())?,
+        };
+        match job.folder().manifest(self.epoch) {
+            Ok(bytes) if digest_of(&bytes) == self.digest => Ok(Found::AsItWas),
+            Ok(_) => {
+                Ok(job.image(self.epoch).map_or_else(|e| Found::Damaged(e.to_string()), |_| Found::Another))
+            }
+            Err(error @ TierError::NotFound { .. }) => Ok(Found::Nothing(error.to_string())),
+            Err(error) => Err(self.unusable(gang, &error.to_string())),
         }
-        Err(format!(
-            "image {epoch} of member {member}, job {name}, is not the one that was made for the gang"
-        ))
+    }
+
+    fn unusable(&self, gang: &str, why: &str) -> String {
+        let (member, epoch, name) = (self.member, self.epoch, self.job(gang));
+        format!("image {epoch} of member {member}, job {name}, cannot be used: {why}")
     }
 }
 
@@ -122,7 +157,10 @@ impl MemberImage {
 /// # Errors
 /// It cannot be read.
 pub fn digest(job: &Job, epoch: Epoch) -> Result<String, Failure> {
-    let bytes = job.folder().manifest(epoch)?;
-    let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-    Ok(super::key::hex(digest.as_ref()))
+    Ok(digest_of(&job.folder().manifest(epoch)?))
+}
+
+/// SHA-256, as hexadecimal digits.
+fn digest_of(bytes: &[u8]) -> String {
+    super::key::hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }

@@ -33,9 +33,10 @@ pub(super) enum NotMet {
 
 pub(super) fn join(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Seat>, Failure> {
     let place = plan.place;
-    let folder = GangFolder::make(plan.store, &place.name)?;
+    let folder = GangFolder::make(plan.store, place)?;
     let mut patience = Patience::new(place);
-    let member = Some(Member { member: place.member, members: place.members, image: plan.image });
+    let member =
+        Some(Member { member: place.member, members: place.members, image: plan.image, meets: plan.meets });
     loop {
         let why = match find(&folder, member) {
             Ok((wire, leader)) => match wait_for_all(plan, meanwhile, &mut patience, (wire, &leader))? {

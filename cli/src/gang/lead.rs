@@ -33,7 +33,8 @@ const INTRODUCTION: Duration = Duration::from_secs(10);
 struct Host {
     seat: Arc<Seat>,
     job: Job,
-    image: Option<u64>,
+    /// What is begun: an image to be restarted, and whether they meet to agree on one.
+    begins: (Option<u64>, bool),
     config: Arc<ServerConfig>,
     strangers: AtomicUsize,
 }
@@ -41,7 +42,7 @@ struct Host {
 pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Seat>, Failure> {
     let place = plan.place;
     let failed = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
-    let folder = GangFolder::make(plan.store, &place.name)?;
+    let folder = GangFolder::make(plan.store, place)?;
     let listener = listen(place.listen.as_deref())?;
     let key = Key::new().map_err(failed("making the key of the gang"))?;
     let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
@@ -57,7 +58,7 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
     let host = Arc::new(Host {
         seat: Arc::clone(&seat),
         job: plan.store.job(&place.job_of(0))?,
-        image: plan.image,
+        begins: (plan.image, plan.meets),
         config: Arc::new(config),
         strangers: AtomicUsize::new(0),
     });
@@ -178,7 +179,7 @@ fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
     if join.gang != place.name {
         return Err(format!("it is of gang {}, not of gang {}", join.gang, place.name));
     }
-    let Some(Member { member, members, image }) = join.member else { return Ok(None) };
+    let Some(Member { member, members, image, meets }) = join.member else { return Ok(None) };
     if members != place.members {
         return Err(format!(
             "it thinks that there are {members} members; gang {} has {}",
@@ -191,12 +192,13 @@ fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
     if host.seat.is_complete() {
         return Ok(Some(member));
     }
-    if image != host.image {
-        let of = |image: Option<u64>| match image {
-            Some(image) => format!("restarts image {image}"),
-            None => "starts afresh".to_owned(),
+    if (image, meets) != host.begins {
+        let of = |begins: (Option<u64>, bool)| match begins {
+            (_, true) => "is to be restarted".to_owned(),
+            (Some(image), false) => format!("restarts image {image}"),
+            (None, false) => "starts afresh".to_owned(),
         };
-        return Err(format!("it {}, member 0 {}", of(image), of(host.image)));
+        return Err(format!("it {}, member 0 {}", of((image, meets)), of(host.begins)));
     }
     if !host.seat.awaits(member) {
         return Err(format!("member {member} of gang {} is there already", place.name));

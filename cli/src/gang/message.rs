@@ -106,6 +106,9 @@ pub struct Member {
     pub members: u32,
     /// The image of the gang that it restarts; `None`: it starts afresh.
     pub image: Option<u64>,
+    /// It meets the others before a restart, to agree on its image.
+    #[serde(default)]
+    pub meets: bool,
 }
 
 /// A checkpoint of the gang.

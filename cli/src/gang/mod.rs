@@ -2,7 +2,7 @@
 //! own, with an agent of its own.
 //!
 //! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang;
-//!   [`choice`]: which one is restarted.
+//!   [`choice`]: which one is restarted; [`agree`]: the same where each host has a store of its own.
 //! * [`key`], [`wire`], [`message`]: how members talk: TLS with keys that only who can read the store has.
 //! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other; [`reading`]: whether they are still there.
 //!   [`seat`], [`round`]: what a member knows of the others, and how they meet. [`addresses`]: where a leader is
@@ -13,6 +13,7 @@
 //! by: an error that names member, host and reason; the programs run on.
 
 mod addresses;
+pub mod agree;
 pub mod choice;
 pub mod command;
 pub mod folder;

@@ -140,6 +140,11 @@ impl Seat {
         &self.host
     }
 
+    /// The hosts of the members, in order.
+    pub fn hosts(&self) -> Vec<String> {
+        self.state.lock().hosts.values().cloned().collect()
+    }
+
     /// Rung when something has changed.
     pub fn bell(&self) -> &Bell {
         &self.bell

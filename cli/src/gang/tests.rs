@@ -43,7 +43,7 @@ impl Home {
     }
 
     fn folder(&self) -> GangFolder {
-        GangFolder::make(&self.1, "sim").unwrap()
+        GangFolder::make(&self.1, &place(0, 3, 60)).unwrap()
     }
 }
 
@@ -54,12 +54,19 @@ impl Drop for Home {
 }
 
 fn place(member: u32, members: u32, wait_s: u64) -> GangPlace {
-    GangPlace { name: "sim".into(), member, members, listen: Some("127.0.0.1:0".into()), wait_s }
+    GangPlace {
+        name: "sim".into(),
+        member,
+        members,
+        listen: Some("127.0.0.1:0".into()),
+        wait_s,
+        folder: None,
+    }
 }
 
 fn seat_of(store: &Store, place: &GangPlace, image: Option<u64>) -> Result<Arc<Seat>, Failure> {
     let meanwhile = Meanwhile { fds: Vec::new(), is_over: &|| None, say: &|_| () };
-    gather(&Plan { store, place, image }, &meanwhile)
+    gather(&Plan { store, place, image, meets: false }, &meanwhile)
 }
 
 /// All members of a gang that has come together.
@@ -236,7 +243,7 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
         version: version.into(),
         gang: gang.into(),
         host: "b".into(),
-        member: Some(Member { member, members, image }),
+        member: Some(Member { member, members, image, meets: false }),
     };
     let own = env!("CARGO_PKG_VERSION");
     thread::scope(|scope| {
@@ -257,7 +264,7 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
         let true_one = home.folder().leader().unwrap().unwrap();
         let wrong = Leader { key: Key::new().unwrap().text(), ..true_one.clone() };
         home.folder().announce(&wrong).unwrap();
-        let member = Some(Member { member: 1, members: 2, image: Some(4) });
+        let member = Some(Member { member: 1, members: 2, image: Some(4), meets: false });
         match find(&home.folder(), member) {
             Err(NotMet::Yet(why)) => assert!(why.contains("does not have the key of the gang"), "{why}"),
             _ => panic!("a wrong key was taken"),

@@ -18,6 +18,8 @@ pub struct Plan<'a> {
     pub place: &'a GangPlace,
     /// The image of the gang that it restarts; `None`: it starts afresh.
     pub image: Option<u64>,
+    /// They meet before a restart, to agree on its image.
+    pub meets: bool,
 }
 
 /// What is looked at while others are waited for.
@@ -87,7 +89,7 @@ pub(super) fn host_name() -> String {
 }
 
 /// Some members in words.
-pub(super) fn members(numbers: &[u32]) -> String {
+pub fn members(numbers: &[u32]) -> String {
     let all: Vec<String> = numbers.iter().take(8).map(u32::to_string).collect();
     let more = if numbers.len() > all.len() { " …" } else { "" };
     let word = if numbers.len() == 1 { "member" } else { "members" };

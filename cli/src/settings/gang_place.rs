@@ -4,6 +4,7 @@
 //! members. Fails by: words that say what is accepted.
 
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Most members that a gang may have.
 pub const MOST_MEMBERS: u32 = 10_000;
@@ -39,6 +40,9 @@ pub struct GangPlace {
     pub listen: Option<String>,
     /// How long the others are waited for, seconds.
     pub wait_s: u64,
+    /// The folder that all hosts share, if each has a store of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
 }
 
 impl GangPlace {
