@@ -89,7 +89,8 @@ impl OpenFile {
                 Err(error) => return Err(error),
             }
         }
-        watchers::allow_opening(place.name, &found.metadata, watchers)?;
+        let is_open = place.flags & libc::O_PATH == 0;
+        watchers::allow_opening(place.name, &found.metadata, watchers, is_open)?;
         Ok(OpenFile { way: Way::Opened(open(&found.link, libc::O_NONBLOCK)?), ..found })
     }
 
@@ -98,7 +99,7 @@ impl OpenFile {
     /// # Errors
     /// See the head of the file.
     pub fn beside(path: &Path, watchers: &Watchers) -> io::Result<OpenFile> {
-        watchers::allow_opening(path, &fs::symlink_metadata(path)?, watchers)?;
+        watchers::allow_opening(path, &fs::symlink_metadata(path)?, watchers, false)?;
         // Whatever it has become since it was looked at, this does not wait.
         let file = open(path, libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
         Ok(OpenFile {
@@ -291,6 +292,16 @@ mod tests {
             OpenFile::beside(&path, &watched).is_err()
                 && OpenFile::beside(&path, &Watchers::default()).is_ok()
         );
+        // No process gets a lease for writing on what is open elsewhere, and one on what is not is left alone.
+        let lease = |file: &File| fd::fcntl(file.as_fd(), libc::F_SETLEASE, libc::F_WRLCK.into());
+        let other = File::open(&path).unwrap();
+        assert_eq!(lease(&other).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        let apart = path.with_extension("leased");
+        let leased = File::options().write(true).create(true).truncate(true).open(&apart).unwrap();
+        lease(&leased).unwrap();
+        let refused = OpenFile::beside(&apart, &Watchers::default()).unwrap_err();
+        assert!(refused.to_string().contains("a lease"), "{refused}");
+        fs::remove_file(&apart).unwrap();
         // Another file under the number.
         let open = look(&file, libc::O_RDWR, &path, &watched).unwrap();
         holdfast_sys::fd::replace(file.as_raw_fd(), File::open("/dev/null").unwrap().as_fd()).unwrap();

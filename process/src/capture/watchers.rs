@@ -11,6 +11,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// What an opening, a read and a close are for a watch.
 const HEARD: u32 = libc::IN_OPEN | libc::IN_ACCESS | libc::IN_CLOSE_NOWRITE;
@@ -20,6 +21,8 @@ const HEARD: u32 = libc::IN_OPEN | libc::IN_ACCESS | libc::IN_CLOSE_NOWRITE;
 pub struct Watchers {
     watched: HashMap<u64, Vec<u64>>,
     leased: HashMap<u64, Vec<u64>>,
+    /// Files on which any process has a lease for writing: found out once for all files of a look.
+    leased_for_writing: OnceLock<HashMap<u64, Vec<u64>>>,
 }
 
 impl Watchers {
@@ -76,19 +79,32 @@ impl Watchers {
         }
     }
 
+    fn is_leased_for_writing(&self, metadata: &Metadata) -> io::Result<bool> {
+        let known = match self.leased_for_writing.get() {
+            Some(known) => known,
+            None => {
+                let found = leased_for_writing()?;
+                self.leased_for_writing.get_or_init(|| found)
+            }
+        };
+        Ok(has(known, metadata))
+    }
+
     /// Whether the job would notice that a folder is listed.
     pub fn hear_listing(&self, folder: &Path) -> bool {
         fs::metadata(folder).is_ok_and(|metadata| self.hear_of(folder, &metadata).is_some())
     }
 }
 
-/// Whether opening a file would be noticed in the job, or break a lease.
+/// Whether opening a file would be noticed in the job, or break a lease. `is_open`: the job has it open, for reading or
+/// writing. Then no other process has a lease that an opening for reading breaks: one for writing is given only while
+/// nothing else has the file open, and ends by any opening (fs/locks.c, `check_conflicting_open`; `break_lease`).
 ///
 /// # Errors
 /// It would; the text says by what.
-pub fn allow_opening(name: &Path, metadata: &Metadata, watchers: &Watchers) -> io::Result<()> {
+pub fn allow_opening(name: &Path, metadata: &Metadata, watchers: &Watchers, is_open: bool) -> io::Result<()> {
     let by = match watchers.hear_of(name, metadata) {
-        None if is_leased(metadata)? => Some("a lease"),
+        None if !is_open && watchers.is_leased_for_writing(metadata)? => Some("a lease"),
         by => by,
     };
     match by {
@@ -100,12 +116,15 @@ pub fn allow_opening(name: &Path, metadata: &Metadata, watchers: &Watchers) -> i
     }
 }
 
-/// Whether a process has a lease that an opening for reading breaks: one for writing.
-fn is_leased(metadata: &Metadata) -> io::Result<bool> {
+/// The files on which a process has a lease that an opening for reading breaks: one for writing. Each read of the list
+/// waits for all processors of the host (fs/locks.c, `locks_start`: `percpu_down_write`, an RCU grace period): up to 15 ms.
+fn leased_for_writing() -> io::Result<HashMap<u64, Vec<u64>>> {
+    let mut found: HashMap<u64, Vec<u64>> = HashMap::new();
     let text = proctext::list_text("/proc/locks")?;
-    let leases = text.lines().filter(|line| line.contains("WRITE")).filter_map(lease);
-    let mut same = leases.filter(|(_, inode)| *inode == metadata.ino());
-    Ok(same.any(|(device, _)| is_same_device(device, metadata.dev())))
+    for (device, inode) in text.lines().filter(|line| line.contains("WRITE")).filter_map(lease) {
+        found.entry(inode).or_default().push(device);
+    }
+    Ok(found)
 }
 
 fn has(all: &HashMap<u64, Vec<u64>>, metadata: &Metadata) -> bool {
