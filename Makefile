@@ -29,7 +29,7 @@ bench-veloc: build ## our library beside VELOC's own (VELOC=PREFIX): blocked by 
 
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-rollback
-.PHONY: bench-tiers bench-tree bench-planner bench-policy
+.PHONY: bench-gang bench-tiers bench-tree bench-planner bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -215,6 +215,9 @@ bench-memory-tier: ## puts into the memory tier, beside memcpy and plain files i
 
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py
+
+bench-gang: build ## what a gang adds to a stop, what its leader does for each member; as root on two hosts, too (< 4 minutes)
+	@/usr/bin/python3 benches/gang.py
 
 bench-planner: ## the tables of multi-level checkpoint plans (Sato), beside what is printed there (seconds)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench planner
