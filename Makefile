@@ -216,7 +216,7 @@ bench-memory-tier: ## puts into the memory tier, beside memcpy and plain files i
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py
 
-bench-gang: build ## what a gang adds to a stop, what its leader does for each member; as root on two hosts, too (< 4 minutes)
+bench-gang: build ## stops of a gang beside those of one job, and what its leader does for each member (< 4 minutes)
 	@/usr/bin/python3 benches/gang.py
 
 bench-planner: ## the tables of multi-level checkpoint plans (Sato), beside what is printed there (seconds)

@@ -117,7 +117,8 @@ pub fn allow_opening(name: &Path, metadata: &Metadata, watchers: &Watchers, is_o
 }
 
 /// The files on which a process has a lease that an opening for reading breaks: one for writing. Each read of the list
-/// waits for all processors of the host (fs/locks.c, `locks_start`: `percpu_down_write`, an RCU grace period): up to 15 ms.
+/// waits for all processors of the host (fs/locks.c, `locks_start`: `percpu_down_write`, an RCU grace period): 5 to 15
+/// ms.
 fn leased_for_writing() -> io::Result<HashMap<u64, Vec<u64>>> {
     let mut found: HashMap<u64, Vec<u64>> = HashMap::new();
     let text = proctext::list_text("/proc/locks")?;
