@@ -50,6 +50,7 @@ mod saved;
 mod serve;
 mod settings;
 mod sharing;
+mod stream_server;
 mod table;
 mod tiers;
 mod user_command;
@@ -158,7 +159,10 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Prefetch(args) => prefetcher::run(args),
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
-        Command::Serve(args) => serve::run(args, root),
+        Command::Serve(args) => match &args.listen {
+            Some(listen) => stream_server::server::run(args, listen),
+            None => serve::run(args, root),
+        },
         Command::Keeper(args) => keeper::process::run(args),
         Command::Probe(args) => keeper::probe::run(args),
         Command::Faults { failing } => {

@@ -3,7 +3,7 @@
 use super::on_restart::variable;
 use super::restart::moved;
 use crate::inherited_fds::InheritedFd;
-use crate::settings::{Cow, parse_size};
+use crate::settings::{Cow, Export, parse_export, parse_size};
 use clap::Args;
 use holdfast_image::paths::Moved;
 use holdfast_image::streams::Switch;
@@ -136,4 +136,22 @@ pub struct ServeArgs {
     /// Most memory for versions that are not in the store yet, and for those that are read again soon
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// Instead: let readers on other hosts read streams of this one (`holdfast cat --from`). Ends by a signal
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        requires = "key",
+        requires = "export",
+        conflicts_with = "memory"
+    )]
+    pub listen: Option<String>,
+    /// Who has this file may read; it is made if it is not there
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub key: Option<PathBuf>,
+    /// A stream that may be read, or some versions of it: sim, sim/1, sim@10-20; repeatable. No other may
+    #[arg(long, value_name = "NAME[/RANK][@FIRST-LAST]", value_parser = parse_export, requires = "listen")]
+    pub export: Vec<Export>,
+    /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
+    #[arg(long, value_name = "DIR", requires = "listen")]
+    pub streams: Option<PathBuf>,
 }

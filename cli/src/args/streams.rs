@@ -40,6 +40,12 @@ pub struct CatArgs {
     /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
     #[arg(long, value_name = "DIR")]
     pub streams: Option<PathBuf>,
+    /// Of a stream on another host, where `holdfast serve --listen` runs
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "key", conflicts_with_all = ["image", "streams"])]
+    pub from: Option<String>,
+    /// The key of that server: a copy of its file
+    #[arg(long, value_name = "FILE", requires = "from")]
+    pub key: Option<PathBuf>,
     /// Print the list as JSON
     #[arg(long, conflicts_with = "object")]
     pub json: bool,

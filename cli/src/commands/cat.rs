@@ -8,8 +8,10 @@ use crate::commands::memory;
 use crate::commands::streams::failure;
 use crate::exit::{Exit, Failure};
 use crate::report;
+use crate::stream_server::client::{self, Wanted};
 use holdfast_streams::place::{self, Place};
 use holdfast_streams::reader::Reader;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,11 +38,17 @@ pub fn run(args: &CatArgs, root: Option<&Path>) -> Result<(), Failure> {
             }
         },
     };
+    if let (Some(from), Some(key)) = (&args.from, &args.key) {
+        let (object, follow) = (args.object.as_deref(), args.follow);
+        let wanted = Wanted { from, key, stream, version, object, follow };
+        let list = |version, objects: &_| list(version, objects, args.json);
+        return client::read(&wanted, &list, &mut |bytes| report::print_bytes(bytes));
+    }
     let place = Place::parse(stream, &place::folder(args.streams.as_deref())).map_err(failure)?;
     let mut reader = Reader::open(&place, "holdfast cat").map_err(failure)?;
     let Some(object) = &args.object else {
         reader.seek(version).map_err(failure)?;
-        return list(&reader, args.json);
+        return list(reader.version(), &reader.objects(), args.json);
     };
     if !args.follow {
         reader.seek(version).map_err(failure)?;
@@ -73,12 +81,11 @@ fn follow(reader: &mut Reader, object: &str) -> Result<(), Failure> {
     }
 }
 
-fn list(reader: &Reader, json: bool) -> Result<(), Failure> {
-    let objects = reader.objects();
+fn list(version: u64, objects: &BTreeMap<String, u64>, json: bool) -> Result<(), Failure> {
     if json {
         let objects: Vec<_> =
             objects.iter().map(|(key, bytes)| serde_json::json!({ "object": key, "bytes": bytes })).collect();
-        let fields = serde_json::json!({ "stream_version": reader.version(), "objects": objects });
+        let fields = serde_json::json!({ "stream_version": version, "objects": objects });
         return report::print_json("stream", fields);
     }
     let rows: Vec<Vec<String>> = objects

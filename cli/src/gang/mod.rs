@@ -20,7 +20,7 @@ pub mod folder;
 pub mod gather;
 pub mod image;
 mod join;
-mod key;
+pub mod key;
 mod lead;
 pub mod message;
 mod reading;
@@ -29,4 +29,4 @@ pub mod seat;
 #[cfg(test)]
 mod tests;
 pub mod waiting;
-mod wire;
+pub mod wire;

@@ -486,7 +486,9 @@ impl Seat {
         for (_, wire) in &links {
             let _ = wire.send(&Message::Bye, &[]);
         }
-        links.iter().for_each(|(_, wire)| wire.finish(LAST_WORDS));
+        for (_, wire) in &links {
+            wire.finish(LAST_WORDS);
+        }
     }
 
     /// All connections end, as those of an agent that was killed.

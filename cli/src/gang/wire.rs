@@ -12,7 +12,10 @@ use holdfast_sys::poll::{self, Bell, Wanted};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read, Write};
+use std::marker::PhantomData;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,7 +29,7 @@ const HEAD: usize = 8;
 /// How long the other side may take for each step of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long it may read nothing of what it is sent, and most bytes that wait for it meanwhile.
-const UNREAD: Duration = Duration::from_secs(30);
+pub const UNREAD: Duration = Duration::from_secs(30);
 const MOST_WAITING: usize = 1 << 30;
 /// A host that is gone without a word is noticed after so many seconds (tcp(7)).
 const KEEPALIVE: [(i32, i32); 3] =
@@ -37,8 +40,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
 
-/// See the head of the file.
-pub struct Wire {
+/// See the head of the file. `M`: what is said.
+pub struct Wire<M = Message> {
+    says: PhantomData<fn(M) -> M>,
     stream: TcpStream,
     coder: Mutex<Coder>,
     /// Rung when something waits that the connection has not taken.
@@ -57,18 +61,18 @@ struct Coder {
     moved: Instant,
 }
 
-impl std::fmt::Debug for Wire {
+impl<M> std::fmt::Debug for Wire<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the connection to {:?}", self.stream.peer_addr())
     }
 }
 
-impl Wire {
+impl<M: Serialize + DeserializeOwned> Wire<M> {
     /// The leader's side of a connection that was accepted.
     ///
     /// # Errors
     /// The other side does not have the key, or does not answer.
-    pub fn accept(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Wire> {
+    pub fn accept(stream: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Wire<M>> {
         let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         Wire::begin(stream, tls.into())
     }
@@ -77,13 +81,13 @@ impl Wire {
     ///
     /// # Errors
     /// As [`Wire::accept`].
-    pub fn connect(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Wire> {
+    pub fn connect(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Wire<M>> {
         let name = ServerName::try_from("gang").map_err(io::Error::other)?;
         let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Wire::begin(stream, tls.into())
     }
 
-    fn begin(stream: TcpStream, mut tls: Connection) -> io::Result<Wire> {
+    fn begin(stream: TcpStream, mut tls: Connection) -> io::Result<Wire<M>> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_write_timeout(Some(HANDSHAKE))?;
@@ -104,7 +108,13 @@ impl Wire {
         }
         stream.set_nonblocking(true)?;
         let coder = Coder { tls, outbox: Vec::new(), sent: 0, moved: Instant::now() };
-        Ok(Wire { stream, coder: Mutex::new(coder), bell: Bell::new()?, inbox: Mutex::default() })
+        Ok(Wire {
+            says: PhantomData,
+            stream,
+            coder: Mutex::new(coder),
+            bell: Bell::new()?,
+            inbox: Mutex::default(),
+        })
     }
 
     /// Sends a message with bytes that belong to it. Does not wait: what the other side does not take now is sent by
@@ -112,7 +122,7 @@ impl Wire {
     ///
     /// # Errors
     /// It is too long, too much waits already, or the connection is over.
-    pub fn send(&self, message: &Message, body: &[u8]) -> io::Result<()> {
+    pub fn send(&self, message: &M, body: &[u8]) -> io::Result<()> {
         let text = serde_json::to_vec(message).map_err(io::Error::from)?;
         if text.len() > MOST_MESSAGE || body.len() > MOST_BODY {
             let what = format!("a message of {} bytes is too long", text.len().saturating_add(body.len()));
@@ -142,7 +152,7 @@ impl Wire {
     ///
     /// # Errors
     /// The connection is over, or what comes is no message of ours. TimedOut: the end has come.
-    pub fn receive(&self, end: Option<Instant>) -> io::Result<(Message, Vec<u8>)> {
+    pub fn receive(&self, end: Option<Instant>) -> io::Result<(M, Vec<u8>)> {
         let mut inbox = self.inbox.lock();
         let mut piece = vec![0; PIECE];
         loop {
@@ -187,13 +197,14 @@ impl Wire {
         }
     }
 
-    /// What waits is sent, if the other side takes it within this time: nothing is read any more.
-    pub fn finish(&self, within: Duration) {
+    /// What waits is sent, if the other side takes it within this time: nothing is read meanwhile. Whether all was.
+    pub fn finish(&self, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
             let mut coder = self.coder.lock();
-            if coder.pass_on(&self.stream).is_err() || coder.waiting() == 0 || Instant::now() >= end {
-                return;
+            let is_sent = coder.pass_on(&self.stream).map(|()| coder.waiting() == 0);
+            if !matches!(is_sent, Ok(false)) || Instant::now() >= end {
+                return matches!(is_sent, Ok(true));
             }
             drop(coder);
             std::thread::sleep(PAUSE);
@@ -261,7 +272,7 @@ fn unread() -> io::Error {
 }
 
 /// The first frame, if it is whole.
-fn take_frame(inbox: &mut Vec<u8>) -> io::Result<Option<(Message, Vec<u8>)>> {
+fn take_frame<M: DeserializeOwned>(inbox: &mut Vec<u8>) -> io::Result<Option<(M, Vec<u8>)>> {
     let Some((head, rest)) = inbox.split_at_checked(HEAD) else { return Ok(None) };
     let len = |at: usize| {
         let bytes = head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
@@ -347,14 +358,14 @@ mod tests {
         frame.extend(&text);
         frame.extend(b"abc");
         for cut in 0..frame.len() {
-            assert!(take_frame(&mut frame[..cut].to_vec()).unwrap().is_none(), "{cut}");
+            assert!(take_frame::<Message>(&mut frame[..cut].to_vec()).unwrap().is_none(), "{cut}");
         }
         let mut two = [frame.as_slice(), b"x"].concat();
-        let (message, body) = take_frame(&mut two).unwrap().unwrap();
+        let (message, body): (Message, _) = take_frame(&mut two).unwrap().unwrap();
         assert_eq!((message, body.as_slice(), two.as_slice()), (Message::Bye, &b"abc"[..], &b"x"[..]));
         let long = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
-        assert!(take_frame(&mut long.clone()).is_err());
+        assert!(take_frame::<Message>(&mut long.clone()).is_err());
         let other = [1_u32.to_le_bytes(), 0_u32.to_le_bytes()].concat();
-        assert!(take_frame(&mut [other, b"x".to_vec()].concat()).is_err());
+        assert!(take_frame::<Message>(&mut [other, b"x".to_vec()].concat()).is_err());
     }
 }

@@ -5,6 +5,7 @@
 
 mod amounts;
 mod choices;
+mod export;
 mod gang_place;
 mod planned;
 mod signal_names;
@@ -26,6 +27,7 @@ pub use choices::{
     AioChoice, Allocator, Cow, CudaChoice, EngineChoice, IoUringChoice, OrderChoice, OutsideChoice,
     SaveFiles, Skipped, Spot,
 };
+pub use export::{Export, allowed, parse_export};
 pub use gang_place::{GangChoice, GangPlace, member_job, parse_gang};
 pub use planned::{Every, Planned};
 pub use signal_names::{parse_any_signal, parse_on, parse_signal, signal_name};

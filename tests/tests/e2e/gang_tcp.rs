@@ -39,16 +39,7 @@ impl Members<'_> {
     /// A command on the host of a member.
     fn there(&self, member: usize, command: Command) -> Command {
         let Some((name, on)) = self.hosts else { return command };
-        let mut there = Command::new(hosts("at"));
-        there.args([name, &on[member].to_string()]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => there.env(name, value),
-                None => there.env_remove(name),
-            };
-        }
-        there.current_dir(self.bed.work());
-        there
+        on_host(self.bed, (name, on[member]), &command)
     }
 
     /// What both print if nothing happens to them.
@@ -158,15 +149,29 @@ fn err(member: usize) -> String {
     format!("err{member}")
 }
 
+/// A command on a host that `Hosts` has made.
+pub fn on_host(bed: &Bed, (name, host): (&str, usize), command: &Command) -> Command {
+    let mut there = Command::new(hosts("at"));
+    there.args([name, &host.to_string()]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => there.env(name, value),
+            None => there.env_remove(name),
+        };
+    }
+    there.current_dir(bed.work());
+    there
+}
+
 fn hosts(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("hosts").join(script)
 }
 
 /// The network namespaces of a test, which go with it.
-struct Hosts(String);
+pub struct Hosts(pub String);
 
 impl Hosts {
-    fn up() -> Result<Hosts> {
+    pub fn up() -> Result<Hosts> {
         Hosts::of("2")
     }
 

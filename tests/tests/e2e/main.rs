@@ -79,6 +79,7 @@ mod spot;
 mod stops;
 mod store_storm;
 mod storms;
+mod stream_readers;
 mod streams;
 mod system_v;
 mod temporaries;

@@ -14,20 +14,20 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// The folder of the logs, which is small: it is full after six versions or so.
-fn with_logs<'a>(bed: &Bed, command: &'a mut Command) -> &'a mut Command {
+pub fn with_logs<'a>(bed: &Bed, command: &'a mut Command) -> &'a mut Command {
     command
         .env("HOLDFAST_STREAMS", bed.work().join("logs"))
         .env("HOLDFAST_STREAM_SIZE", "1M")
         .env("HOLDFAST_STREAM_WAIT", "60")
 }
 
-fn line(bed: &Bed, line: &str) -> Result<String> {
+pub fn line(bed: &Bed, line: &str) -> Result<String> {
     let mut command = shell(bed, line);
     with_logs(bed, &mut command);
     Ok(bed.output(command, PATIENCE)?.success()?.stdout)
 }
 
-fn producer(bed: &Bed) -> Result<Child> {
+pub fn producer(bed: &Bed) -> Result<Child> {
     let mut command = shell(bed, "exec ./stream put");
     Ok(with_logs(bed, &mut command).stdout(Stdio::piped()).spawn()?)
 }
