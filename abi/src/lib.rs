@@ -13,6 +13,7 @@
 //! | [`CudaData`], [`CudaBlock`], [`CudaFigure`] | device memory that libholdfast owns (docs/cuda.md) |
 //! | [`KeeperQuestion`], [`KeeperAnswer`] | what libholdfast asks of a keeper (docs/cuda.md) |
 //! | [`FilterNotes`], [`LandlockNotes`] | seccomp filters and Landlock rule sets of the program |
+//! | [`AddressTable`] | addresses of hosts that are others since a restart |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -33,6 +34,7 @@ macro_rules! offsets {
     };
 }
 
+mod address_table;
 mod cuda_area;
 mod cuda_data;
 pub mod environment;
@@ -47,6 +49,7 @@ pub mod registration;
 mod shared_page;
 mod watched_paths;
 
+pub use address_table::{AddressPair, AddressTable};
 pub use cuda_area::{CudaArea, CudaKind, CudaObject, CudaThread};
 pub use cuda_data::{CudaBlock, CudaData, CudaFigure};
 pub use filter_notes::{FilterNote, FilterNotes};

@@ -50,7 +50,9 @@ pub struct SharedPage {
     pub no_timers: u64,
     /// Library: address of what it has noted of Landlock ([`crate::LandlockNotes`]); 0: nothing yet.
     pub domain: u64,
-    reserved_0: [u64; 13],
+    /// Library: address of its tables of addresses ([`crate::AddressTable`]); 0: of an older version.
+    pub addresses: u64,
+    reserved_0: [u64; 12],
     /// Library: number of calls of `remap_file_pages`: as long as it is 0, no page of shared memory is without an
     /// address because of one.
     pub remapped: u64,
@@ -170,6 +172,7 @@ offsets! { SharedPage {
     KEYS = keys;
     NO_TIMERS = no_timers;
     DOMAIN = domain;
+    ADDRESSES = addresses;
     REMAPPED = remapped;
     AIO_CALLS = aio_calls;
     AIO_TABLE = aio_table;
@@ -286,6 +289,7 @@ mod tests {
             (SharedPage::KEYS, 624),
             (SharedPage::NO_TIMERS, 632),
             (SharedPage::DOMAIN, 640),
+            (SharedPage::ADDRESSES, 648),
             (SharedPage::REMAPPED, 752),
             (SharedPage::AIO_CALLS, 760),
             (SharedPage::AIO_TABLE, 768),

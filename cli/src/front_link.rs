@@ -5,6 +5,7 @@
 
 use crate::exit::{Exit, Failure, FailureKind};
 use holdfast_image::Epoch;
+use holdfast_process::rebuild::addresses::Pair;
 use holdfast_sys::{fd, poll};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -16,7 +17,10 @@ use std::time::Duration;
 #[serde(tag = "tell", rename_all = "snake_case")]
 pub enum Tell {
     /// The socket listens, the job is locked.
-    Ready,
+    Ready {
+        /// At a restart: from the address that a socket of the image has, or its peer, to the one that it gets.
+        sockets: Vec<Pair>,
+    },
     /// Memory is being copied into the new processes.
     Progress {
         /// Bytes copied.

@@ -5,6 +5,7 @@
 //! * [`attributes`]: settings of processes and threads in it.
 //! * [`pages`]: runs of pages, and the two small traits that join what has pages with what stores them.
 //! * [`page_set`]: sets of pages.
+//! * [`host_addresses`], [`addresses`]: addresses of hosts, and sockets at other ones, for a restart elsewhere.
 //! * [`address_space`]: the address spaces of several processes in one.
 //! * [`fork_plan`]: in which order the processes of a job are forked at a restart.
 //! * [`spare_numbers`]: where a restart keeps descriptors besides the program's own.
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address_space;
+pub mod addresses;
 pub mod aio;
 pub mod attributes;
 pub mod bytes;
@@ -36,6 +38,7 @@ pub mod cuda;
 mod files;
 pub mod folders;
 pub mod fork_plan;
+pub mod host_addresses;
 mod inode;
 mod inotify;
 mod ipc;

@@ -13,6 +13,7 @@ use crate::confinement::{self, Confinement, FilterRecord};
 use crate::credentials::Credentials;
 use crate::cuda::CudaRecord;
 pub use crate::files::*;
+use crate::host_addresses::HostAddresses;
 use crate::landlock::{self, LandlockLayer};
 pub use crate::namespaces::RootFolder;
 use crate::namespaces::{self, NamespaceRecord};
@@ -180,6 +181,9 @@ pub struct HostRecord {
     /// What its environments have that no other user knows (`HOLDFAST_KEY`); empty but for jobs of root's.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub key: Blob,
+    /// Addresses of the host, of the first process only.
+    #[serde(default, skip_serializing_if = "HostAddresses::is_none")]
+    pub addresses: HostAddresses,
     /// CLOCK_MONOTONIC at the cut, nanoseconds.
     pub monotonic_ns: u64,
     /// CLOCK_REALTIME at the cut, nanoseconds.
@@ -457,6 +461,7 @@ impl ProcessRecord {
         }
         pid_namespaces::check(&self.processes().map(ProcessRecord::ids).collect::<Vec<_>>())?;
         self.check_objects()?;
+        self.host.addresses.check()?;
         contents::check(&self.files.contents)?;
         let regions = self.processes().flat_map(|process| &process.regions);
         sysv_shm::check(&self.files.segments, regions)?;

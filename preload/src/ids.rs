@@ -17,8 +17,7 @@
 
 use crate::shared;
 #[cfg(not(test))]
-#[cfg(not(test))]
-use crate::{advice, aio, attributes, io_uring, ipc, segments};
+use crate::{addresses, advice, aio, attributes, io_uring, ipc, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use holdfast_abi::{IdPair, SharedPage};
@@ -280,6 +279,7 @@ unsafe extern "C" fn syscall_translated(
             .or_else(|| ipc::by_number(number, args))
             .or_else(|| aio::by_number(number, args))
             .or_else(|| io_uring::by_number(number))
+            .or_else(|| addresses::by_number(number, args))
     };
     let result = match elsewhere {
         Some(result) => result,
@@ -290,7 +290,8 @@ unsafe extern "C" fn syscall_translated(
 }
 
 // shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, msgget, msgsnd, msgrcv and
-// msgctl, and add_key, request_key and keyctl; and the calls of Linux AIO.
+// msgctl, and add_key, request_key and keyctl; and the calls of Linux AIO; and those from connect to getpeername, most
+// of which have addresses.
 #[cfg(not(test))]
 const _: () = assert!(
     libc::SYS_shmat == libc::SYS_shmget + 1
@@ -299,6 +300,7 @@ const _: () = assert!(
         && libc::SYS_msgctl == libc::SYS_msgget + 3
         && libc::SYS_io_destroy == libc::SYS_io_setup + 1
         && libc::SYS_io_submit == libc::SYS_io_setup + 3
+        && libc::SYS_getpeername == libc::SYS_connect + 10
 );
 
 /// `syscall(2)`. Without a frame of its own, as in glibc: calls that return twice, or on another stack, must find
@@ -356,6 +358,15 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "jbe 2f",
         "cmp rdi, {semtimedop}",
         "je 2f",
+        "lea rax, [rdi - {connect}]",
+        "cmp rax, 10",
+        "jbe 6f",
+        "cmp rdi, {accept4}",
+        "je 6f",
+        "cmp rdi, {sendmmsg}",
+        "je 6f",
+        "cmp rdi, {recvmmsg}",
+        "je 6f",
         "lea rax, [rdi - {shmget}]",
         "cmp rax, 2",
         "jbe 2f",
@@ -375,6 +386,10 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "jmp {translated}",
         "4:",
         "cmp qword ptr [rip + {shared} + {lazy}], 0",
+        "jne 2b",
+        "jmp 5b",
+        "6:",
+        "cmp qword ptr [rip + {addresses}], 0",
         "jne 2b",
         "jmp 5b",
         "3:",
@@ -410,6 +425,11 @@ pub unsafe extern "C" fn syscall() -> c_long {
         seccomp = const libc::SYS_seccomp,
         remap = const libc::SYS_remap_file_pages,
         aio = const libc::SYS_io_setup,
+        connect = const libc::SYS_connect,
+        accept4 = const libc::SYS_accept4,
+        sendmmsg = const libc::SYS_sendmmsg,
+        recvmmsg = const libc::SYS_recvmmsg,
+        addresses = sym addresses::TABLE,
         translated = sym syscall_translated,
         errno = sym libc::__errno_location,
     )

@@ -20,6 +20,7 @@
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
+//! | [`addresses`] | addresses of hosts that differ from the kernel's after a restart elsewhere |
 //! | [`watches`] | where the program has put watches (inotify) |
 //! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
@@ -36,6 +37,7 @@
 #![cfg_attr(test, allow(dead_code))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
+mod addresses;
 mod advice;
 mod agent;
 mod aio;

@@ -14,7 +14,8 @@
 use crate::message::Text;
 use crate::shared;
 use crate::{
-    agent, aio, area, attributes, cuda, filters, fork, guard, host, ids, io_uring, launch, sys, trigger, undo,
+    addresses, agent, aio, area, attributes, cuda, filters, fork, guard, host, ids, io_uring, launch, sys,
+    trigger, undo,
 };
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -72,6 +73,7 @@ fn attach() -> (&'static str, c_int) {
         return ("HOLDFAST_SOCKET is longer than 511 bytes", 0);
     }
     shared::word(SharedPage::ENVIRON).store(host::environ_address(), Relaxed);
+    addresses::start();
     shared::word(SharedPage::MAGIC).store(u64::from_le_bytes(SharedPage::MAGIC_BYTES), Relaxed);
     let failed = match area::reserve() {
         None => Some(("no room for the agent could be reserved", 0)),

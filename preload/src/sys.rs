@@ -315,11 +315,25 @@ pub unsafe fn open_memory(start: usize, len: usize) -> Sys<()> {
 
 /// Copies memory of this process; false where nothing is mapped (process_vm_readv(2) fails, where a load would fault).
 pub fn peek(address: usize, into: &mut [usize; 2]) -> bool {
-    let len = size_of::<[usize; 2]>();
-    let (local, remote) = ([(&raw mut *into) as usize, len], [address, len]);
+    let mut bytes = [0; size_of::<[usize; 2]>()];
+    let done = peek_bytes(address, &mut bytes).is_ok();
+    for (word, bytes) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = usize::from_ne_bytes(*bytes);
+    }
+    done
+}
+
+/// The same of any length. EFAULT: nothing is mapped there, or not all of it.
+pub fn peek_bytes(address: usize, into: &mut [u8]) -> Sys<()> {
+    let len = into.len();
+    let (local, remote) = ([into.as_mut_ptr() as usize, len], [address, len]);
     let args = [process_id() as usize, (&raw const local) as usize, 1, (&raw const remote) as usize, 1, 0];
     // SAFETY: the kernel reads two iovecs and writes at most `len` bytes to `into`.
-    unsafe { checked(libc::SYS_process_vm_readv, args) }.is_ok_and(|done| done == len)
+    match unsafe { checked(libc::SYS_process_vm_readv, args) } {
+        Ok(done) if done == len => Ok(()),
+        Ok(_) => Err(libc::EFAULT),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the four bytes at `address` (rounded down) may be written just now; they are not changed.

@@ -31,6 +31,7 @@ fn only_the_intended_names_are_exported() {
         getpgid getpgrp getpid getppid getpriority getsid gettid kill sched_getaffinity sched_getparam
         sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall
         tgkill
+        connect bind getsockname getpeername accept accept4 sendto sendmsg sendmmsg recvmmsg
     "
     .split_whitespace()
     .collect();

@@ -41,6 +41,8 @@ pub enum Phase {
     Committed,
     /// The image of the gang is there, or why not is known.
     Named,
+    /// At a restart: each has said which addresses its host had, and which it has now.
+    Addresses,
     /// At a restart: each has said which ends of connections it has.
     Facts,
     /// At a restart: all addresses at which a connection between members is made anew can be connected to.
@@ -51,13 +53,14 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in their order.
-    pub const ALL: [Phase; 9] = [
+    pub const ALL: [Phase; 10] = [
         Phase::Prepared,
         Phase::Stopped,
         Phase::Drained,
         Phase::Captured,
         Phase::Committed,
         Phase::Named,
+        Phase::Addresses,
         Phase::Facts,
         Phase::Listening,
         Phase::Connected,
@@ -73,6 +76,7 @@ impl fmt::Display for Phase {
             Phase::Captured => "captured",
             Phase::Committed => "committed",
             Phase::Named => "told of the image of the gang",
+            Phase::Addresses => "told of the addresses",
             Phase::Facts => "told of the connections",
             Phase::Listening => "listening",
             Phase::Connected => "connected",

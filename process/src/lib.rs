@@ -27,6 +27,7 @@ mod error;
 mod folder_walk;
 mod freeze;
 mod gang;
+mod host_addresses;
 mod inject;
 mod job;
 mod mapped_files;

@@ -7,6 +7,7 @@ use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use holdfast_image::PageCount;
 use holdfast_image::cuda::CudaRecord;
+use holdfast_image::host_addresses::MovedAddress;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::processor::CpuLevel;
@@ -90,6 +91,8 @@ pub struct CutOptions {
     pub contents: Option<Arc<Contents>>,
     /// Processes whose CUDA state the driver has brought into their memory ([`crate::cuda`]), by their ids.
     pub cuda: BTreeMap<i32, CudaRecord>,
+    /// Addresses that the programs know and that are others since a restart.
+    pub addresses: Arc<[MovedAddress]>,
     /// The members of a gang: all of them make this cut together.
     pub gang: Option<Arc<dyn Gang>>,
     /// How long the program is stopped for the sake of other members at most.
@@ -120,6 +123,7 @@ impl Default for CutOptions {
             lose_connections: false,
             contents: None,
             cuda: BTreeMap::new(),
+            addresses: Arc::default(),
             gang: None,
             together: Duration::from_millis(1500),
         }

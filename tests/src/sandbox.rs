@@ -77,6 +77,14 @@ pub fn each_user_by_root(test: impl Fn(&Bed) -> Result<()>) {
     each_user(test);
 }
 
+/// Of one of them.
+pub fn as_user_by_root(user: User, test: impl Fn(&Bed) -> Result<()>) {
+    if !am_root() {
+        return println!("not run: these tests need root");
+    }
+    as_user(user, test);
+}
+
 /// Result of a command that ended.
 #[derive(Debug)]
 pub struct Ended {

@@ -13,6 +13,7 @@ use crate::new_settings::NewSettings;
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
+use holdfast_image::host_addresses::MovedAddress;
 use holdfast_process::{Contents, MappedFiles, Namespaces};
 use holdfast_tiers::layer::Bounded;
 use holdfast_tiers::policy::Pinned;
@@ -55,6 +56,8 @@ pub struct JobContext {
     pub mapped: OnceLock<Arc<MappedFiles>>,
     /// See [`JobContext::namespaces`]; set by a restart.
     pub namespaces: OnceLock<Arc<Namespaces>>,
+    /// Addresses that the programs know and that are others; set by a restart.
+    pub addresses: OnceLock<Arc<[MovedAddress]>>,
     /// What is saved of files, and what the last image has of that.
     pub contents: Option<Arc<Contents>>,
     /// Copies images to lower tiers, if the job has tiers.

@@ -367,6 +367,7 @@ fn options(
         lose_connections: settings.outside == OutsideChoice::Close,
         contents: context.contents.clone().filter(|_| !request.options.back),
         cuda: BTreeMap::new(),
+        addresses: context.addresses.get().cloned().unwrap_or_default(),
         gang: request.round.clone().map(|round| round as _),
         together: gang::STOPPED,
     })

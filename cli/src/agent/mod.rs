@@ -4,6 +4,7 @@
 //! never depends on it: whatever fails here, the program runs on without checkpoints.
 //! Fails by: a [`Tell::Failed`] to the front, and the log.
 
+mod addresses;
 mod attach;
 mod carry_over;
 mod checked;
@@ -64,7 +65,7 @@ use holdfast_image::paths::{accept_replaced, move_files};
 use holdfast_image::record::{ProcessRecord, SignalAction};
 use holdfast_image::streams::{self, Use};
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
-use holdfast_process::{ClosedFiles, Contents};
+use holdfast_process::{ClosedFiles, Contents, Gang};
 use holdfast_sys::{attributes, fd, signals, unix_socket};
 use holdfast_tiers::stack::TiersRecord;
 use holdfast_tiers::{Image, Job};
@@ -132,6 +133,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         (job, lock, recipe)
     };
     start_log(&job);
+    addresses::forget(&job, args.restart.is_none());
     let (job, memory_told) = tiers::with_memory(job, &recipe.settings);
     if let (Some(memory), Some(epoch)) = (job.memory(), args.restart) {
         // The program may be mapped from it.
@@ -182,6 +184,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         restarted_from: args.restart.map(Epoch),
         mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
+        addresses: OnceLock::new(),
         cuda,
         gang,
         carry_over: Mutex::default(),
@@ -206,7 +209,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         let rebuilt = rebuild_program(&context, &mut event_loop, (link, &round), Epoch(epoch), seed, args);
         gang::restarted(&context, round.as_deref(), rebuilt)?;
     } else if let Some(link) = link {
-        link.tell(&Tell::Ready);
+        link.tell(&Tell::Ready { sockets: Vec::new() });
     }
     tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
     let _watch = spot::watch(&context)?;
@@ -380,8 +383,11 @@ fn rebuild_program(
     if let Some(note) = context.cuda.prepare(&record)? {
         context.warn(note);
     }
+    let gang = round.as_deref().map(|round| round as &dyn Gang);
+    let addresses = addresses::decide(&context.job, &mut record, &args.map_host, gang)?;
+    let _ = context.addresses.set(Arc::from(addresses.moved.clone()));
     if let Some(link) = link {
-        link.tell(&Tell::Ready);
+        link.tell(&Tell::Ready { sockets: addresses.sockets });
     }
     let options = RebuildOptions {
         lazy: args.lazy,
@@ -390,6 +396,7 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
         environment: args.env.clone(),
+        addresses: addresses.moved,
         gang: round.clone().map(|round| round as _),
     };
     let begun = SystemTime::now();
@@ -398,7 +405,14 @@ fn rebuild_program(
     let runs_at_once = record.processes().all(|process| process.cuda.is_none());
     let notes = |of_job: &[String]| {
         let bound = saved::bound(&context.job, begun);
-        of_job.iter().cloned().chain(image.detours()).chain(bound).collect::<Vec<String>>()
+        let of_addresses = addresses.notes.iter().cloned();
+        of_job
+            .iter()
+            .cloned()
+            .chain(of_addresses)
+            .chain(image.detours())
+            .chain(bound)
+            .collect::<Vec<String>>()
     };
     let resuming = |of_job: &[String]| {
         if let Some(link) = link.as_ref().filter(|_| runs_at_once) {

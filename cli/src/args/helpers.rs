@@ -1,5 +1,6 @@
 //! Processes that Holdfast starts beside itself: hidden from help and shells.
 
+use super::map_host::addresses;
 use super::on_restart::variable;
 use super::restart::moved;
 use crate::inherited_fds::InheritedFd;
@@ -7,6 +8,7 @@ use crate::settings::{Cow, Export, parse_export, parse_size};
 use clap::Args;
 use holdfast_image::paths::Moved;
 use holdfast_image::streams::Switch;
+use holdfast_process::rebuild::addresses::Pair;
 use std::ffi::CString;
 use std::path::PathBuf;
 
@@ -40,6 +42,9 @@ pub struct AgentArgs {
     /// Files that were moved.
     #[arg(long, value_parser = moved())]
     pub map: Vec<Moved>,
+    /// Addresses that are others.
+    #[arg(long, value_parser = addresses)]
+    pub map_host: Vec<Pair>,
     /// Files that are used though they are another user's.
     #[arg(long)]
     pub accept_replaced: Vec<PathBuf>,

@@ -4,6 +4,7 @@
 mod gang;
 mod helpers;
 mod images;
+mod map_host;
 mod on_restart;
 mod plan;
 mod restart;

@@ -1,6 +1,7 @@
 //! `holdfast restart`, and the files that have moved.
 
 use super::gang::GangArgs;
+use super::map_host::{MovedHost, map_host};
 use super::on_restart::OnRestart;
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
@@ -9,6 +10,7 @@ use crate::settings::{Cow, Settings, Spot, parse_size, parse_wait};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use holdfast_image::paths::Moved;
+use holdfast_process::rebuild::addresses::Pair;
 use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::stack::TierSpec;
 use std::ffi::OsString;
@@ -45,6 +47,10 @@ pub struct RestartArgs {
     /// Look for files and folders of the program below NEW instead of OLD (may be given more than once)
     #[arg(long, value_name = "OLD=NEW", value_parser = moved())]
     pub map: Vec<Moved>,
+    /// The program's sockets are at NEW where the host of the image had OLD, and it goes on with the address OLD: on
+    /// another host (may be given more than once; addresses, or names that still lead to them)
+    #[arg(long, value_name = "OLD=NEW", value_parser = map_host)]
+    pub map_host: Vec<MovedHost>,
     /// Wait at most TIME for the processes of a program that was just killed, until they have released their memory,
     /// sockets, locks and ids; 0: do not wait [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
@@ -79,6 +85,11 @@ pub struct RestartArgs {
 }
 
 impl RestartArgs {
+    /// All of `--map-host`.
+    pub fn hosts(&self) -> Vec<Pair> {
+        self.map_host.iter().flat_map(|moved| moved.0.iter().copied()).collect()
+    }
+
     /// What the job goes on with.
     pub fn settings(&self, old: &Settings) -> Settings {
         let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);

@@ -76,6 +76,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         fallback: args.fallback,
         memory,
         map: &args.map,
+        map_host: &args.hosts(),
         stdio: args.stdio.wish(),
         patience: &patience,
         accept_replaced: &args.accept_replaced,

@@ -201,6 +201,7 @@ fn resume(
         fallback,
         memory,
         map: &[],
+        map_host: &[],
         stdio: args.stdio.wish(),
         accept_replaced: &[],
         patience,

@@ -10,6 +10,7 @@ use crate::inherited_fds::InheritedFd;
 use crate::{log, report};
 use holdfast_image::streams::Switch;
 use holdfast_process::rebuild::RebuildError;
+use holdfast_process::rebuild::addresses::Pair;
 use holdfast_sys::poll;
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
@@ -25,6 +26,8 @@ pub struct Launched {
     pub pid: i32,
     /// To it.
     pub link: Link,
+    /// Where sockets of the image are made that get other addresses.
+    pub sockets: Vec<Pair>,
 }
 
 /// What an agent is started for.
@@ -58,6 +61,8 @@ pub struct RestartTask {
     pub served: bool,
     /// Files that were moved.
     pub map: Vec<OsString>,
+    /// Addresses that are others.
+    pub map_host: Vec<Pair>,
     /// Files that are used though they are another user's.
     pub accept_replaced: Vec<PathBuf>,
     /// Entries of its environment from now on.
@@ -76,7 +81,7 @@ pub struct Interrupt<'a> {
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-/// Starts the agent and waits for [`Tell::Ready`].
+/// Starts the agent and waits for `Tell::Ready`.
 ///
 /// # Errors
 /// What the agent says, or that it cannot be started.
@@ -99,6 +104,7 @@ pub fn launch(
     let mut descriptors = Vec::new();
     let mut environment = helper_environment()?;
     let (epoch, gang, map, accepted, env, signal, streams): (_, Option<String>, _, _, _, _, Vec<String>);
+    let hosts: Vec<String>;
     match task {
         AgentTask::Start { silent, key } => {
             words.extend(silent.then_some(OsStr::new("--silent")));
@@ -118,6 +124,10 @@ pub fn launch(
             }
             for pair in &map {
                 words.extend(["--map".as_ref(), pair.as_os_str()]);
+            }
+            hosts = task.map_host.iter().map(|(old, new)| format!("{old}={new}")).collect();
+            for pair in &hosts {
+                words.extend(["--map-host", pair].map(OsStr::new));
             }
             for path in &accepted {
                 words.extend(["--accept-replaced".as_ref(), path.as_os_str()]);
@@ -139,7 +149,7 @@ pub fn launch(
     let link = Link::from(ours);
     match wait_for(&link, interrupt) {
         Ok(None) => Err(Failure::from(&RebuildError::Interrupted)),
-        Ok(Some(Tell::Ready)) => Ok(Launched { pid, link }),
+        Ok(Some(Tell::Ready { sockets })) => Ok(Launched { pid, link, sockets }),
         Ok(Some(Tell::Failed { exit, message, kind })) => Err(Failure { exit, message, kind }),
         Ok(_) | Err(_) => Err(front_link::lost(&log::path(job))),
     }

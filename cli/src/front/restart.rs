@@ -306,6 +306,7 @@ fn start(
             && (lazy || !is_eager(record)),
         served: served.is_some(),
         map: map.iter().map(Moved::to_argument).collect(),
+        map_host: request.map_host.to_vec(),
         accept_replaced: request.accept_replaced.to_vec(),
         env: request.also.env.clone(),
         signal: request.also.signal_on_restart,
@@ -319,6 +320,12 @@ fn start(
         interrupt: Some(interrupt.as_fd()),
         served: served.as_ref().map(|server| server.file.as_fd()),
     };
+    let moved = (!agent.sockets.is_empty()).then(|| {
+        let mut moved = record.clone();
+        rebuild::addresses::follow(&mut moved, &agent.sockets);
+        moved
+    });
+    let record = moved.as_ref().unwrap_or(record);
     let spawned = rebuild::spawn(record, ours, &options);
     let mut spawned = spawned.map_err(|error| {
         let failure = explain(why_none_was_spawned(&error, &agent, state, request.job));

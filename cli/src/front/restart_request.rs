@@ -6,6 +6,7 @@ use crate::args::OnRestart;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::paths::Moved;
+use holdfast_process::rebuild::addresses::Pair;
 use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::path::PathBuf;
@@ -41,6 +42,8 @@ pub struct RestartRequest<'a> {
     pub memory: MemoryMode,
     /// Files that were moved.
     pub map: &'a [Moved],
+    /// Addresses that are others (`--map-host`).
+    pub map_host: &'a [Pair],
     /// How long what is left of the program may take to be gone.
     pub patience: &'a Patience,
     /// Where standard streams go that were files.

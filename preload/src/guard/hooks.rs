@@ -15,7 +15,7 @@
 
 use super::layout;
 use super::{fault, signals, thread};
-use crate::host;
+use crate::{addresses, host};
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -215,6 +215,7 @@ extern "C" fn settle(index: usize) -> usize {
         Rule::Instead(other) => other.addr(),
         _ => hook.frame.addr(),
     };
+    let target = addresses::within(hook.name, target);
     place.store(target, Release);
     target
 }

@@ -15,6 +15,8 @@ use crate::freeze::engine::{self, CutMemory};
 use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::TracerQueue;
+use crate::gang;
+use crate::host_addresses;
 use crate::job::prepare::Before;
 use crate::job::target::Target;
 use crate::job::tracer_state::{Kept, TracerState};
@@ -29,6 +31,7 @@ use crate::track::tracking;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::confinement::Confinement;
+use holdfast_image::host_addresses::HostAddresses;
 use holdfast_image::kinds::UsedEngine;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, StoreMapping};
@@ -221,6 +224,11 @@ fn describe_all(
     if !nested {
         record.last_id = ids::last();
     }
+    record.host.addresses = HostAddresses {
+        network: gang::network_of(&program.to_string()),
+        own: host_addresses::of_process(&program.to_string()),
+        moved: options.addresses.to_vec(),
+    };
     for description in &mut record.files.descriptions {
         list.settle(description.within.as_mut()).map_err(refused)?;
         if let Some(network) = description.object.network_mut() {

@@ -10,6 +10,7 @@ use holdfast_abi::SharedPage;
 use holdfast_image::Addr;
 use holdfast_image::attributes::{Deadline, ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::host_addresses::HostAddresses;
 use holdfast_image::record::{
     AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, OwnFolder, PosixTimer,
     ProcessFlags, Rseq, SignalAction, ThreadRecord,
@@ -382,6 +383,7 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
         xstate: xstate::parts().to_vec(),
         baseline: None,
         key: Blob::default(),
+        addresses: HostAddresses::default(),
         monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
         realtime_ns: clock::realtime_ns(),
         boot_id: text("/proc/sys/kernel/random/boot_id"),

@@ -14,6 +14,7 @@
 //! program is resumed, all new processes are killed and the error says what, on what, and what to do; files that
 //! were cut back keep what was cut off in the store.
 
+pub mod addresses;
 mod agent;
 mod error;
 mod file_role;

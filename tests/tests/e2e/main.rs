@@ -30,6 +30,7 @@ mod cuda_room;
 mod everyday;
 mod failed_stops;
 mod file_owners;
+mod gang_addresses;
 mod gang_stores;
 mod gang_tcp;
 mod gangs;

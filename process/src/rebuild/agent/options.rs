@@ -6,6 +6,7 @@ use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
+use holdfast_image::host_addresses::MovedAddress;
 use holdfast_image::record::{Description, InjectArea};
 use holdfast_sys::poll;
 use std::ffi::CString;
@@ -29,6 +30,8 @@ pub struct RebuildOptions {
     pub saved_dir: PathBuf,
     /// Entries that all processes have in their environment from now on, `NAME=VALUE`.
     pub environment: Vec<CString>,
+    /// Addresses that the programs know and that are others now.
+    pub addresses: Vec<MovedAddress>,
     /// The members of a gang: all of them make this restart together.
     pub gang: Option<Arc<dyn Gang>>,
 }

@@ -23,6 +23,7 @@ use super::{
     own_folder, proc_files, process_state, protection_keys, root, threads, tracker,
 };
 use crate::mapped_files::FileNumber;
+use crate::rebuild::addresses;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::ReadyMessage;
 use crate::rebuild::job::{Job, Member};
@@ -229,6 +230,7 @@ impl<'a> ProcessBuilder<'a> {
         lazy::write_ranges(&memory, record, &plan.pages_plan.mapped, &files)?;
         objects.sysv_shm.write_ids(&memory, record)?;
         let restarts = process_state::update_library_page(&memory, record, &options.socket_path)?;
+        addresses::write(&memory, record, &options.addresses)?;
         environment::set(leader, record, &memory, &options.environment)?;
         timings.threads_ns += elapsed_ns(phase);
         objects.ipc.write_ids(&memory, record)?;

@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod memory;
 
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::host_addresses::HostAddresses;
 use holdfast_image::manifest::{EpochFigures, StopBreakdown};
 use holdfast_image::pages::{
     ExtentSource, MappableSegment, PageError, PageProvider, PageRun, PageSource, TakeList, coalesce,
@@ -321,6 +322,7 @@ pub fn record(pid: i32) -> ProcessRecord {
             xstate: Vec::new(),
             baseline: None,
             key: Blob::default(),
+            addresses: HostAddresses::default(),
             cpu: "cpu".into(),
             instructions: Vec::new(),
             monotonic_ns: 1,
