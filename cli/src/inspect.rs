@@ -72,7 +72,7 @@ impl Inspected {
 
     /// For `--json`.
     pub fn to_json(&self) -> Value {
-        let Checked { pid, comm, findings, left_out, device_memory, estimate } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory, notes, estimate } = &self.checked;
         json!({
             "job": self.job,
             "pid": pid,
@@ -81,6 +81,7 @@ impl Inspected {
             "findings": findings,
             "left_out": left_out,
             "device_memory": device_memory,
+            "notes": notes,
             "estimate": estimate,
         })
     }
@@ -115,7 +116,7 @@ fn line(estimate: &Estimate) -> String {
 impl fmt::Display for Inspected {
     /// A line per finding, then the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Checked { pid, comm, findings, left_out, device_memory, estimate } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory, notes, estimate } = &self.checked;
         for finding in findings {
             writeln!(f, "{finding}")?;
         }
@@ -124,6 +125,9 @@ impl fmt::Display for Inspected {
         }
         if let Some(memory) = device_memory {
             of_devices(memory, f)?;
+        }
+        for note in notes {
+            writeln!(f, "{note}")?;
         }
         let program = match &self.job {
             Some(job) => format!("job {job}, process {pid} ({comm})"),
@@ -176,6 +180,7 @@ mod tests {
                 findings,
                 left_out,
                 device_memory: None,
+                notes: Vec::new(),
                 estimate: None,
             },
         }

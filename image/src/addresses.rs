@@ -5,7 +5,7 @@
 //! but their own.
 
 use crate::bytes::Blob;
-use crate::record::{Object, ProcessRecord, SocketRecord, SocketState, internet_address};
+use crate::record::{Description, Object, ProcessRecord, SocketRecord, SocketState, internet_address};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -38,13 +38,29 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// The addresses at which sockets of a job are.
 pub fn used(record: &ProcessRecord) -> BTreeSet<IpAddr> {
+    used_by(&record.files.descriptions)
+}
+
+/// The same of a table of files.
+pub fn used_by(descriptions: &[Description]) -> BTreeSet<IpAddr> {
     let of = |object: &Object| match object {
         Object::Socket(socket) if socket.network.is_none() && is_made_there(socket) => {
             address(&socket.local.0)
         }
         _ => None,
     };
-    record.files.descriptions.iter().filter_map(|description| of(&description.object)).collect()
+    descriptions.iter().filter_map(|description| of(&description.object)).collect()
+}
+
+/// What is to be known of a job with sockets at such addresses and a process without libholdfast, which would translate
+/// others for it. `pid`, `name`: of the process.
+pub fn of_one_without_library(pid: i32, name: &str, used: &BTreeSet<IpAddr>) -> Option<String> {
+    used.iter().any(|ip| !ip.is_loopback()).then(|| {
+        format!(
+            "process {pid} ({name}) runs without libholdfast, and the program has sockets: it can be restarted only on \
+             hosts with the same addresses"
+        )
+    })
 }
 
 /// Has all sockets of a job at other addresses, and connected to others. Returns which of them it found.
@@ -84,7 +100,6 @@ fn replace(bytes: &mut [u8], new: IpAddr) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::record::Description;
     use crate::testing;
 
     fn ip(text: &str) -> IpAddr {

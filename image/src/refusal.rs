@@ -208,6 +208,9 @@ pub struct Checked {
     /// Device memory of all processes; none: none uses CUDA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<DeviceMemory>,
+    /// What else is to be known of an image of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What a checkpoint would take, where that can be said.
     #[serde(default)]
     pub estimate: Option<Estimate>,

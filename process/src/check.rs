@@ -29,6 +29,7 @@ use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::refuse;
 use crate::stop::interrupt;
+use holdfast_image::addresses::{of_one_without_library, used_by};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
@@ -38,6 +39,7 @@ use holdfast_sys::{attributes, children, clone, unix_socket};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, sleep};
@@ -152,10 +154,10 @@ pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
     {
         return Err(CheckError::Foreign { pid, comm, uid });
     }
-    let mut found = look(options, &comm)?;
+    let (mut found, notes) = look(options, &comm)?;
     if !found.is_empty() {
         pause(pid);
-        let again = look(options, &comm)?;
+        let (again, _) = look(options, &comm)?;
         let is = |one: &Found, other: &Found| one.0 == other.0 && one.1.subject.is(&other.1.subject);
         found.retain(|one| again.iter().any(|other| is(one, other)));
     }
@@ -166,11 +168,13 @@ pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
     let finding = |(pid, refusal): Found| Finding::new(pid, &refuse::name_of(pid), refusal);
     let mut findings: Vec<Finding> = found.into_iter().map(finding).collect();
     findings.sort_by_key(|finding| finding.pid != pid);
-    Ok(Checked { pid, comm, findings, left_out: 0, device_memory: None, estimate: None })
+    Ok(Checked { pid, comm, findings, left_out: 0, device_memory: None, notes, estimate: None })
 }
 
 /// A refusal, and the process that it is about.
 type Found = (i32, Refusal);
+/// All of a look, and what else is to be known.
+type Looked = (Vec<Found>, Vec<String>);
 
 /// Waits between the looks, and until the program is not in a stop of a cut any more: in that it has children that are
 /// the agent's.
@@ -188,7 +192,7 @@ fn pause(pid: i32) {
 
 /// One look, begun anew when something went away under it. The files of a process that is ending are root's as soon as
 /// it has no memory (fs/proc/base.c, task_dump_owner): what is forbidden counts if it is so at each look.
-fn look(options: &CheckOptions, comm: &str) -> Result<Vec<Found>, CheckError> {
+fn look(options: &CheckOptions, comm: &str) -> Result<Looked, CheckError> {
     let pid = options.pid;
     let mut tries = 0;
     loop {
@@ -217,7 +221,7 @@ struct Open<'a> {
     mapped: Vec<Mapped>,
 }
 
-fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
+fn look_once(options: &CheckOptions) -> io::Result<Looked> {
     let (mut found, mut open) = (Vec::new(), Vec::new());
     let others = options.others.iter().map(|(pid, area)| (*pid, Some(area)));
     let (adoptable, strangers) = unknown(options);
@@ -234,13 +238,16 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
         }
         found.extend(own.into_iter().map(|refusal| (pid, refusal)));
     }
-    found.extend(files(options, &open)?);
+    let (of_files, used) = files(options, &open)?;
+    found.extend(of_files);
     found.extend(in_namespaces(options, &open));
     if !options.only_protected {
         found.extend(attached(&open));
     }
     found.extend(strangers.into_iter().chain(hidden(options)?).map(|pid| (pid, refuse::stranger(pid))));
-    Ok(found)
+    let without = open.iter().find(|one| one.area.is_some_and(|area| area.shared.0 == 0));
+    let note = without.and_then(|one| of_one_without_library(one.pid, &refuse::name_of(one.pid), &used));
+    Ok((found, note.into_iter().collect()))
 }
 
 /// Those in a pid namespace whose process 1 is not of the job, and whether all are in user namespaces that a restart
@@ -443,8 +450,10 @@ fn not_under_holdfast(maps: &[Mapping]) -> &'static str {
     }
 }
 
-/// Open files of all of them together. The library's own connections are not the programs'.
-fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
+/// Open files of all of them together, and the addresses of sockets among them. The library's own connections are not
+/// the programs'.
+fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<(Vec<Found>, BTreeSet<IpAddr>)> {
+    let mut used = BTreeSet::new();
     let pidfds = open.iter().map(|one| clone::pidfd_open(one.pid)).collect::<io::Result<Vec<_>>>()?;
     let holders = open.iter().zip(&pidfds).map(|(one, pidfd)| Holder {
         pid: one.pid,
@@ -469,6 +478,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
     let reader = FileReader::new(holders.collect(), outside, Look::Running)?.covering(covered);
     let refusals = match reader.tables() {
         Ok(mut tables) => {
+            used.extend(tables.iter().flat_map(|table| used_by(&table.descriptions)));
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let watching = |one: &Open<'_>| {
                 let shared = one.area.map_or(0, |area| area.shared.0);
@@ -484,7 +494,8 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         }
         Err(unreadable) => unreadable.refusals,
     };
-    Ok(refusals.into_iter().filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect())
+    let found = refusals.into_iter().filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal)));
+    Ok((found.collect(), used))
 }
 
 /// More descriptors than a restart can make.

@@ -38,6 +38,7 @@ const STATIC: &[&str] = &[
     "handling",
     "ipc",
     "mainless",
+    "members",
     "pingpong",
     "pipes",
     "plain",

@@ -32,6 +32,8 @@ pub struct CarryOver {
     pub write_rate: WriteRate,
     /// Files that the last image does not have: said once.
     pub unsaved: Vec<Name>,
+    /// It was said that images need hosts with the same addresses.
+    pub told_of_addresses: bool,
     /// It was said that an image found no room in memory.
     pub told_passed_by: bool,
 }

@@ -27,6 +27,7 @@ use crate::front_link::Tell;
 use crate::last_run::{How, LastRun};
 use crate::report;
 use crate::settings::{OrderChoice, Settings};
+use holdfast_image::addresses::{of_one_without_library, used};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Step;
 use holdfast_image::kinds::{Tracker, UsedEngine};
@@ -382,6 +383,7 @@ impl Attempt<'_> {
         let Flush { cuda, monitor, queue, copies_first, mut figures, kept, blank } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
         self.tell_unsaved(&unsaved);
+        self.tell_of_addresses(&record);
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource {
@@ -467,6 +469,17 @@ impl Attempt<'_> {
                 }
             }
             self.carry_over.unsaved = names.into_iter().cloned().collect();
+        }
+    }
+
+    /// Says once that a process cannot be restarted where addresses are others.
+    fn tell_of_addresses(&mut self, record: &ProcessRecord) {
+        let without = record.processes().find(|process| process.inject.shared.0 == 0);
+        let Some(process) = without.filter(|_| !self.carry_over.told_of_addresses) else { return };
+        let name = process.threads.first().map_or_else(String::new, |leader| leader.comm.to_string());
+        if let Some(text) = of_one_without_library(process.pid, &name, &used(record)) {
+            self.carry_over.told_of_addresses = true;
+            self.context.warn(text);
         }
     }
 

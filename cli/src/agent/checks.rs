@@ -195,6 +195,7 @@ mod tests {
             findings,
             left_out: 0,
             device_memory: None,
+            notes: Vec::new(),
             estimate: None,
         };
         let cut = bounded(whole.clone());

@@ -100,7 +100,9 @@ pub fn before(frame: &mut Frame, rule: Rule) -> bool {
     if TABLE.is_empty() {
         // There may be tables after the call.
         frame.room = usize::MAX;
-        frame.name = [u8::MAX; NAME];
+        if rule == Rule::ReceivedMany {
+            frame.name = [u8::MAX; NAME];
+        }
         return false;
     }
     match rule {

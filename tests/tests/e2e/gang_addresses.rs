@@ -100,6 +100,27 @@ fn addresses_that_cannot_be_known_are_asked_for_by_name() {
     });
 }
 
+/// Nothing translates for a program without libholdfast.
+#[test]
+fn a_static_program_needs_its_addresses() {
+    as_user_by_root(User::Ordinary, |bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind: "static pingpong", size: "200", hosts: Some((&hosts.0, [0, 1])) };
+        let expected = members.undisturbed()?;
+        let both = members.start()?;
+        members.until_longer(0)?;
+        let said = "runs without libholdfast, and the program has sockets";
+        let checked = bed.output(members.there(0, bed.holdfast(&["check", "g.0"])), PATIENCE)?;
+        ensure!(checked.stdout.contains(said), "{} {}", checked.stdout, checked.stderr);
+        members.checkpoint()?;
+        ensure!(members.said().contains(said), "{}", members.said());
+        members.kill(both)?;
+        let said = refused(&on(members, &hosts, [1, 0]), &[])?;
+        ensure!(said.contains("runs without libholdfast, which would translate"), "{said}");
+        members.end_right(restart(&members, &[])?, &expected)
+    });
+}
+
 /// A job that is no member of a gang, of two processes that are connected.
 #[test]
 fn a_job_alone_has_its_sockets_at_another_address() {

@@ -19,7 +19,7 @@ pub const GANG: &str = "g";
 #[derive(Clone, Copy)]
 pub struct Members<'a> {
     pub bed: &'a Bed,
-    /// `gang` is of `addresses`.
+    /// `gang` is of `addresses`; behind `static `: of `members`, statically linked.
     pub kind: &'a str,
     pub size: &'a str,
     /// The hosts' name, and which host has which member.
@@ -34,8 +34,12 @@ impl Members<'_> {
     fn words(&self, member: usize, port: &str) -> Vec<String> {
         let port = self.bed.work().join(port).display().to_string();
         let member = member.to_string();
-        let program = if self.kind == "gang" { "addresses" } else { "members" };
-        let app = App::program(program, &[self.kind, &member, &port, self.size, &self.address()]);
+        let (program, kind) = match self.kind.strip_prefix("static ") {
+            Some(kind) => ("members-static", kind),
+            None if self.kind == "gang" => ("addresses", self.kind),
+            None => ("members", self.kind),
+        };
+        let app = App::program(program, &[kind, &member, &port, self.size, &self.address()]);
         app.words().into_iter().map(str::to_owned).collect()
     }
 
