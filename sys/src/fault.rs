@@ -60,6 +60,8 @@ pub const POINTS: &[&str] = &[
     "gang-all-committed",
     "gang-named",
     "gang-known",
+    "guard-group",
+    "guard-encoded",
     "pages-ready",
     "cuda-data-away",
     "cuda-keeper-asked",

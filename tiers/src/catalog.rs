@@ -6,11 +6,13 @@
 //! [`crate::hygiene`] for any; rules of lower tiers have [`Needed`] alone. Invariants: a place that cannot be listed
 //! is an error, never an empty one; a manifest that is damaged ([`Table::Damaged`]) is not one that cannot be looked at
 //! ([`Table::Unseen`]): that may be as good as any; a segment counts as garbage only if no version can name it: one
-//! whose table is not known may name all of its own and earlier epochs.
+//! whose table is not known may name all of its own and earlier epochs; and if no set of a gang's redundancy has it
+//! ([`crate::redundancy`]): other members need it then.
 
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::image_info::{ImageInfo, why_missing};
-use crate::names::{self, FileName};
+use crate::names::{self, FileName, SetBlob};
+use crate::redundancy;
 use crate::stack::inventory::{damaged, open_manifest};
 use crate::tier::{Entry, TierError};
 use crate::tier_folder::TierFolder;
@@ -54,6 +56,8 @@ pub(crate) struct Catalog {
     pub(crate) recipes: BTreeMap<u64, Entry>,
     /// `end-N`.
     pub(crate) ends: BTreeMap<u64, Entry>,
+    /// `group-N`, and the segments that others need of it; none: it is damaged.
+    groups: BTreeMap<u64, (Entry, Option<Vec<SegmentKey>>)>,
 }
 
 impl Catalog {
@@ -100,6 +104,21 @@ impl Catalog {
                 }
                 None => {
                     let file = entry.name.file();
+                    if let Some((SetBlob::Group, number)) = names::of_set(file) {
+                        let known = self.groups.remove(&number).filter(|(known, _)| *known == entry);
+                        let named = match known {
+                            Some((_, named)) => named,
+                            None => match redundancy::read_group(folder, number) {
+                                // Removed meanwhile.
+                                Err(TierError::NotFound { .. }) => continue,
+                                file => {
+                                    file?.ok().map(|file| redundancy::covered(&file).into_iter().collect())
+                                }
+                            },
+                        };
+                        catalog.groups.insert(number, (entry, named));
+                        continue;
+                    }
                     match (names::recipe_of(file), names::end_of(file)) {
                         (Some(number), _) => drop(catalog.recipes.insert(number, entry)),
                         (None, Some(number)) => drop(catalog.ends.insert(number, entry)),
@@ -171,7 +190,13 @@ impl Catalog {
 
     /// The segments that no version can name.
     pub(crate) fn garbage(&self) -> impl Iterator<Item = (SegmentKey, &Entry)> {
-        let needed = Needed::by(self.versions.keys().map(|number| (*number, self.table(*number))));
+        let mut needed = Needed::by(self.versions.keys().map(|number| (*number, self.table(*number))));
+        for (number, (_, named)) in &self.groups {
+            match named {
+                Some(named) => needed.named.extend(named),
+                None => needed.reach = needed.reach.max(*number),
+            }
+        }
         self.segments.iter().map(|(key, entry)| (*key, entry)).filter(move |(key, _)| !needed.may_be(*key))
     }
 }

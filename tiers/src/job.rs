@@ -14,6 +14,7 @@ use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
 use crate::names;
+use crate::redundancy;
 use crate::tier::{Entry, LocalTier, MemoryFirst, MemoryTier, Tier, TierError};
 use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
@@ -319,12 +320,18 @@ impl Job {
         self.catalog.lock()
     }
 
-    /// 1 + the largest number that the name of any manifest or segment has.
+    /// 1 + the largest number that the name of any manifest, segment or set has.
     ///
     /// # Errors
     /// The folder cannot be listed.
     pub fn next_epoch(&self) -> Result<Epoch, StoreError> {
-        let largest = self.folder.list()?.into_iter().map(|(name, _)| name.epoch().0).max();
+        let blobs = self.folder.tier().list(self.folder.folder())?.blobs;
+        let number = |entry: &Entry| {
+            let file = entry.name.file();
+            let of_set = || names::of_set(file).map(|(_, number)| number);
+            names::parse_name(file).map(|name| name.epoch().0).or_else(of_set)
+        };
+        let largest = blobs.iter().filter_map(number).max();
         match largest.unwrap_or(0).checked_add(1) {
             Some(next) => Ok(Epoch(next)),
             None => Err(StoreError::misuse(&self.dir, "no number is left for a new image")),
@@ -350,7 +357,7 @@ impl Job {
         finish_repairs(&self.folder)?;
         let seen = self.seen()?;
         if lock.writing.all().is_empty() {
-            report.bytes += self.folder.clean()?;
+            report.bytes += self.folder.clean()? + redundancy::clean(&self.folder)?;
         }
         for entry in self.garbage(&seen, lock)? {
             self.folder.remove(entry.name.file())?;

@@ -8,6 +8,7 @@
 //! * [`layer`]: tiers around tiers: a bound, opened on demand.
 //! * [`stack`]: several tiers: committed versions move down by themselves.
 //! * [`hygiene`]: verification and repair on any tier.
+//! * [`redundancy`]: what the hosts of a gang keep of each other's images.
 //! * [`codec`]: how frames are packed, and which codec is worth it.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
@@ -52,6 +53,7 @@ mod prepacked;
 mod profiles;
 mod read;
 mod read_ahead;
+pub mod redundancy;
 mod segment_file;
 mod segment_writer;
 mod served_pages;

@@ -1,4 +1,5 @@
-//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`; on lower tiers `job-000001`, `end-000001`.
+//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`; on lower tiers `job-000001`, `end-000001`; of
+//! members of gangs `head-000001`, `parity-000001`, `group-000001`.
 //!
 //! They are the same on every tier; what is in them is in `docs/format.md`.
 
@@ -36,6 +37,42 @@ pub(crate) fn recipe_name(epoch: Epoch) -> String {
 /// Says that the run of a version came to its end after it, on lower tiers: for hosts that have nothing of the job.
 pub(crate) fn end_name(epoch: Epoch) -> String {
     format!("end-{:06}", epoch.0)
+}
+
+/// Manifest and `job.json` of a version, as the first part of a stream of a gang's redundancy.
+pub(crate) fn head_name(number: u64) -> String {
+    format!("head-{number:06}")
+}
+
+/// Parity of other members' streams.
+pub(crate) fn parity_name(number: u64) -> String {
+    format!("parity-{number:06}")
+}
+
+/// Says what the parity is of: with it there is a set.
+pub(crate) fn group_name(number: u64) -> String {
+    format!("group-{number:06}")
+}
+
+/// What a blob of a set is, and its number; only names as the three functions above write them.
+pub(crate) fn of_set(file: &str) -> Option<(SetBlob, u64)> {
+    let (kind, number) = file.split_once('-')?;
+    let number = number.parse().ok()?;
+    let (blob, name) = match kind {
+        "head" => (SetBlob::Head, head_name(number)),
+        "parity" => (SetBlob::Parity, parity_name(number)),
+        "group" => (SetBlob::Group, group_name(number)),
+        _ => return None,
+    };
+    (name == file).then_some((blob, number))
+}
+
+/// A blob of a set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum SetBlob {
+    Head,
+    Parity,
+    Group,
 }
 
 /// The version of an `end-N`; only names as [`end_name`] writes them.
@@ -80,6 +117,14 @@ mod tests {
                 assert_eq!(parse_name(&name), Some(FileName::Segment(Epoch(epoch), number)));
             }
         }
+        for (name, blob) in [
+            (head_name(4), SetBlob::Head),
+            (parity_name(4), SetBlob::Parity),
+            (group_name(1_000_000), SetBlob::Group),
+        ] {
+            assert!(of_set(&name).is_some_and(|(of, _)| of == blob) && parse_name(&name).is_none(), "{name}");
+        }
+        assert!(["head-4", "group-x", "head-+00004", "head"].iter().all(|name| of_set(name).is_none()));
         for name in
             ["manifest-1", "manifest-0000001", "manifest-+00001", "segment-000001", "segment-000001-1", "x"]
         {

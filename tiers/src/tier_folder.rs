@@ -5,8 +5,8 @@
 //! Fails by: an error that names the blob by its path or address.
 
 use crate::StoreError;
-use crate::names::{self, FileName};
-use crate::tier::{BlobName, BlobWriter, Entry, Tier, TierError};
+use crate::names;
+use crate::tier::{BlobName, BlobWriter, Tier, TierError};
 use holdfast_image::Epoch;
 use std::fmt;
 use std::path::PathBuf;
@@ -79,12 +79,6 @@ impl TierFolder {
     /// Path or address of the folder itself, for messages.
     pub(crate) fn shown(&self) -> PathBuf {
         self.address("").components().collect()
-    }
-
-    /// Its manifests and segments.
-    pub(crate) fn list(&self) -> Result<Vec<(FileName, Entry)>, StoreError> {
-        let blobs = self.tier.list(&self.folder)?.blobs.into_iter();
-        Ok(blobs.filter_map(|entry| Some((names::parse_name(entry.name.file())?, entry))).collect())
     }
 
     pub(crate) fn create(&self, file: &str) -> Result<Box<dyn BlobWriter>, StoreError> {

@@ -14,7 +14,6 @@ use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, NewImage, Progress, Reporter};
 use super::flush::FlushSource;
-use super::gang;
 use super::headroom::Headroom;
 use super::kept::TakenMemory;
 use super::precopy::{self, Precopied};
@@ -23,6 +22,7 @@ use super::retention;
 use super::slot_waiters;
 use super::space;
 use super::write_monitor::{Costs, Scene, WriteMonitor};
+use super::{gang, guarding};
 use crate::front_link::Tell;
 use crate::last_run::{How, LastRun};
 use crate::report;
@@ -66,6 +66,7 @@ pub fn start(
             && (context.gang.is_none() || made.gang_image.is_some())
         {
             retention::apply(&context, made.info.epoch);
+            guarding::start(&context);
         }
         reporter.report(Event::Done(result));
     })
@@ -443,7 +444,11 @@ impl Attempt<'_> {
         let committed_but =
             |what: String| CheckpointError::Failed(format!("image {epoch} is committed, but {what}"));
         // Before the program is ended, if it is to be.
-        let named = self.request.round.as_ref().map(|round| gang::name_image(self.context, round, epoch));
+        let named = self
+            .request
+            .round
+            .as_ref()
+            .map(|round| gang::name_image(self.context, round, epoch, self.request.options.stop));
         let (gang_image, unnamed) = match named.transpose() {
             Ok(image) => (image, None),
             Err(error) => (None, Some(error)),

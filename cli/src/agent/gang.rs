@@ -7,15 +7,18 @@
 
 use super::context::JobContext;
 use super::error::CheckpointError;
+use super::guard::Guard;
 use super::membership::Membership;
 use super::request::CheckpointRequest;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::{Link, Tell};
 use crate::gang::folder::GangFolder;
 use crate::gang::gather::gather;
+use crate::gang::guard::offer::Offer;
 use crate::gang::image::{GangImage, MemberImage, digest};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
+use crate::gang::seat::Seat;
 use crate::gang::waiting::{Meanwhile, Plan};
 use crate::settings::Settings;
 use holdfast_image::Epoch;
@@ -23,7 +26,9 @@ use holdfast_process::{Gang, Phase};
 use holdfast_sys::clock;
 use holdfast_sys::fault;
 use holdfast_sys::signals::SignalMessages;
-use holdfast_tiers::Store;
+use holdfast_tiers::redundancy::Protection;
+use holdfast_tiers::{Job, Store};
+use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,10 +51,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// One did not come, or this one was refused; the front or a signal has ended the waiting.
 pub fn enter(
     store: &Store,
+    job: &Job,
     settings: &Settings,
     image: Option<u64>,
-    link: Option<&Link>,
-    signals: &SignalMessages,
+    (link, signals): (Option<&Link>, &SignalMessages),
 ) -> Result<Option<Membership>, Failure> {
     let Some(place) = &settings.gang else { return Ok(None) };
     let is_over = || {
@@ -74,7 +79,30 @@ pub fn enter(
     let Some(folder) = GangFolder::open(store, &place.name)? else {
         return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));
     };
-    Ok(Some(Membership { seat, folder }))
+    let guard = guard_of((place.protect, image), job, &seat, &folder, &say)?;
+    Ok(Some(Membership { seat, folder, guard }))
+}
+
+/// What the hosts keep of each other's images, if they are to.
+///
+/// # Errors
+/// They cannot, and the program has not run yet; a restart goes on without.
+fn guard_of(
+    (protect, image): (Option<Protection>, Option<u64>),
+    job: &Job,
+    seat: &Arc<Seat>,
+    folder: &GangFolder,
+    say: &dyn Fn(String),
+) -> Result<Option<Arc<Guard>>, Failure> {
+    let Some(protection) = protect else { return Ok(None) };
+    match protection.groups(&seat.hosts()) {
+        Ok(_) => Guard::new(protection, job, seat, folder).map(Some),
+        Err(why) if image.is_none() => Err(Failure::new(Exit::Refused, format!("--protect {why}"))),
+        Err(why) => {
+            say(format!("images are not protected from now on: --protect {why}"));
+            Ok(None)
+        }
+    }
 }
 
 /// This member's part of a restart is done, or has failed: then all others' have.
@@ -137,7 +165,13 @@ pub fn of_failed(why: &Failed) -> CheckpointError {
     }
 }
 
-/// What a member says of its image.
+/// What a member says of its image, and of its part of the redundancy.
+#[derive(Serialize, Deserialize)]
+struct Committed {
+    image: MemberImage,
+    offer: Option<Offer>,
+}
+
 fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<MemberImage, Failure> {
     let (member, host) = (gang.seat.place().member, gang.seat.host().to_owned());
     let digest = digest(&context.job, epoch)?;
@@ -148,9 +182,14 @@ fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<Mem
 ///
 /// # Errors
 /// A member has no image, was lost, or the image of the gang could not be made: there is none, as far as is known.
-pub fn name_image(context: &JobContext, round: &Round, epoch: Epoch) -> Result<u64, CheckpointError> {
+pub fn name_image(
+    context: &JobContext,
+    round: &Round,
+    epoch: Epoch,
+    is_last: bool,
+) -> Result<u64, CheckpointError> {
     let made = context.gang.as_ref().ok_or("it is no member of a gang".to_owned());
-    let made = made.and_then(|gang| make_image(context, gang, round, epoch));
+    let made = made.and_then(|gang| make_image(context, gang, round, (epoch, is_last)));
     let failed = made.as_ref().err().map(|why| failed(round, CheckpointError::Failed(why.clone())));
     round.end();
     match (made, failed) {
@@ -163,26 +202,40 @@ pub fn name_image(context: &JobContext, round: &Round, epoch: Epoch) -> Result<u
     }
 }
 
-fn make_image(context: &JobContext, gang: &Membership, round: &Round, epoch: Epoch) -> Result<u64, String> {
+fn make_image(
+    context: &JobContext,
+    gang: &Membership,
+    round: &Round,
+    (epoch, is_last): (Epoch, bool),
+) -> Result<u64, String> {
     fault::point("gang-committed");
-    let own = own_part(context, gang, epoch).map_err(|failure| failure.message)?;
-    let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
+    let image = own_part(context, gang, epoch).map_err(|failure| failure.message)?;
+    let offer = gang.guard.as_ref().and_then(|guard| guard.offer(&context.job, &context.lock, epoch));
+    let text = serde_json::to_vec(&Committed { image, offer }).map_err(|error| error.to_string())?;
     let said = round.meet(Phase::Committed, &text, STORING).map_err(|error| error.to_string())?;
-    let mut number = 0;
+    let said: Result<Vec<Committed>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
+    let said = said.map_err(|error| format!("what a member says of its image: {error}"))?;
+    let mut named = (0, String::new());
     if gang.is_leader() {
-        let parts: Result<Vec<MemberImage>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
-        let parts = parts.map_err(|error| format!("what a member says of its image: {error}"))?;
         fault::point("gang-all-committed");
-        number = publish(gang, parts).map_err(|failure| failure.message)?;
+        named = publish(gang, said.iter().map(|one| one.image.clone()).collect())
+            .map_err(|failure| failure.message)?;
         fault::point("gang-named");
     }
-    let said = round.meet(Phase::Named, number.to_string().as_bytes(), NAMING);
-    let said = said.map_err(|error| error.to_string())?;
-    let first = said.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-    first.ok_or_else(|| "the leader has not said which image of the gang it made".to_owned())
+    let text = serde_json::to_vec(&named).map_err(|error| error.to_string())?;
+    let heard = round.meet(Phase::Named, &text, NAMING).map_err(|error| error.to_string())?;
+    let first = heard.first().and_then(|text| serde_json::from_slice::<(u64, String)>(text).ok());
+    let (number, id) = first.ok_or("the leader has not said which image of the gang it made")?;
+    if let Some(guard) = &gang.guard {
+        let said: Vec<(Option<Offer>, String, u64)> =
+            said.into_iter().map(|one| (one.offer, one.image.host, one.image.epoch.0)).collect();
+        guard.prepare((&context.job, &context.lock), (number, &id), &said, is_last);
+    }
+    Ok(number)
 }
 
-fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<u64, Failure> {
+/// Its number, and what tells it from others.
+fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<(u64, String), Failure> {
     let folder = &gang.folder;
     let number = folder.images()?.last().copied().unwrap_or(0).saturating_add(1);
     let image = GangImage::new(&gang.seat.place().name, number, clock::realtime_ns(), parts);
@@ -190,7 +243,7 @@ fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<u64, Failure> {
         .map_err(|why| Failure::new(Exit::Internal, format!("the image of the gang: {why}")))?;
     folder.publish(&image)?;
     tracing::info!("image {number} of gang {} is there", image.gang);
-    Ok(number)
+    Ok((number, image.id()))
 }
 
 /// Images of the gang of which this member's part is gone, by its rules, are none any more. Of the leader.

@@ -2,6 +2,7 @@
 //!
 //! Made at the agent's start, and kept as long as it lives.
 
+use super::guard::Guard;
 use crate::gang::folder::GangFolder;
 use crate::gang::seat::Seat;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ pub struct Membership {
     pub seat: Arc<Seat>,
     /// What the store has of the gang.
     pub folder: GangFolder,
+    /// What the hosts keep of each other's images.
+    pub guard: Option<Arc<Guard>>,
 }
 
 impl Membership {
@@ -22,6 +25,7 @@ impl Membership {
 
     /// The program has ended.
     pub fn leave(&self) {
+        self.guard.iter().for_each(|guard| guard.leave());
         self.seat.leave();
         if self.is_leader() {
             self.folder.withdraw();

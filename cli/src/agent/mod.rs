@@ -20,6 +20,8 @@ mod event_loop;
 mod events;
 mod flush;
 mod gang;
+mod guard;
+mod guarding;
 mod headroom;
 mod hook;
 mod kept;
@@ -150,7 +152,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let listener = listen(&job.socket_path())?;
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
-    let gang = gang::enter(&store, &recipe.settings, args.gang_image, link.as_ref(), &messages)?;
+    let gang = gang::enter(&store, &job, &recipe.settings, args.gang_image, (link.as_ref(), &messages))?;
     // The job context keeps its own end of the link; the one above only tells of failures.
     let own_link = match link {
         Some(link) => Some(Link::from(duplicate(link)?)),
@@ -190,6 +192,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         carry_over: Mutex::default(),
     });
     space::serve(&context);
+    guarding::attach(&context);
     memory_told.into_iter().for_each(|text| context.warn(text));
     let inherited_fds = (!args.attach_env).then(|| args.inherited.clone());
     let mut event_loop =
@@ -215,12 +218,13 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let _watch = spot::watch(&context)?;
     event_loop.listen_to_gang();
     let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
+    // Before what is unfinished goes: parity may be under way.
+    context.gang.iter().for_each(membership::Membership::leave);
     // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
     let folder = context.job.folder();
     if context.lock.is_in_place() {
         let _ = folder.tier().clean(folder.folder());
     }
-    context.gang.iter().for_each(membership::Membership::leave);
     leave(&context);
     served
 }

@@ -2,6 +2,7 @@
 
 use crate::settings::{GangChoice, parse_duration, parse_gang};
 use clap::Args;
+use holdfast_tiers::redundancy::Protection;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +27,11 @@ pub struct GangArgs {
     /// where the leader is, and what makes images of members one of the gang. Is kept
     #[arg(long, value_name = "DIR", requires = "gang")]
     pub gang_folder: Option<PathBuf>,
+    /// With stores of their own, hosts keep of each other's images what is needed to rebuild those of a host that was
+    /// lost. partner: two members each have what the other one has. xor=N: of groups of N members one may be lost.
+    /// rs=K+M: of groups of K+M members M may be lost. Never two members of a group are on one host. Is kept
+    #[arg(long, value_name = "partner|xor=N|rs=K+M", requires = "gang")]
+    pub protect: Option<Protection>,
 }
 
 impl GangArgs {

@@ -75,7 +75,11 @@ fn place(
         Some(path) => Some(absolute(path)?),
         None => shared_of(store, name)?,
     };
-    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s, folder })
+    let protect = args.protect;
+    if protect.is_some() && folder.is_none() {
+        return Err(usage("--protect is for hosts with stores of their own: give --gang-folder as well"));
+    }
+    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s, folder, protect })
 }
 
 /// What `restart --gang` is to restart: the place, this member's image, and the number of the gang's.

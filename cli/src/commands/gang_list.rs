@@ -3,7 +3,7 @@
 use super::gang::jobs_of;
 use crate::exit::Failure;
 use crate::gang::folder::GangFolder;
-use crate::gang::image::MemberImage;
+use crate::gang::image::{GangImage, MemberImage};
 use crate::gang::waiting::members;
 use crate::report;
 use crate::table::Table;
@@ -21,15 +21,19 @@ struct Row {
     broken: Option<String>,
     /// Members whose part this host does not have, where each host has a store of its own.
     not_here: Vec<u32>,
+    /// What other hosts have of it, as `--protect` has it.
+    protected: Option<String>,
     members: Vec<MemberImage>,
 }
 
 fn remark(row: &Row) -> String {
-    match &row.broken {
-        Some(why) => why.clone(),
-        None if row.not_here.is_empty() => String::new(),
-        None => format!("not on this host: {}", members(&row.not_here)),
+    if let Some(why) = &row.broken {
+        return why.clone();
     }
+    let protected = row.protected.as_ref().map(|protection| format!("protected: {protection}"));
+    let elsewhere =
+        (!row.not_here.is_empty()).then(|| format!("not on this host: {}", members(&row.not_here)));
+    protected.into_iter().chain(elsewhere).collect::<Vec<_>>().join("; ")
 }
 
 /// Lists them.
@@ -39,6 +43,11 @@ fn remark(row: &Row) -> String {
 pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure> {
     let name = folder.name();
     let mut rows = Vec::new();
+    let protections = folder.protections()?;
+    let protected = |image: &GangImage| {
+        let found = protections.get(&image.image).filter(|one| one.set == image.id())?;
+        Some(found.protection.to_string())
+    };
     for number in folder.images()? {
         rows.push(match folder.image(number) {
             Ok(image) => {
@@ -49,6 +58,7 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
                     created_ns: Some(image.created_ns),
                     not_here: checked.as_ref().cloned().unwrap_or_default(),
                     broken: checked.err(),
+                    protected: protected(&image),
                     members: image.members,
                 }
             }
@@ -58,6 +68,7 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
                 created_ns: None,
                 broken: Some(failure.message),
                 not_here: Vec::new(),
+                protected: None,
                 members: Vec::new(),
             },
         });

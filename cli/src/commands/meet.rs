@@ -8,7 +8,7 @@ use crate::args::MeetArgs;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
-use crate::gang::agree::{Agreed, agree};
+use crate::gang::agree::{Agreed, Met, agree};
 use crate::gang::folder::GangFolder;
 use crate::gang::image::GangImage;
 use crate::gang::waiting::{Meanwhile, Plan};
@@ -55,7 +55,7 @@ pub fn ask(store: &Store, place: &GangPlace, wanted: Option<u64>) -> Result<Gang
     }
     let status = child.wait().map_err(failed)?;
     match serde_json::from_slice(&text) {
-        Ok(Answer::Agreed(Agreed { image, whys })) => {
+        Ok(Answer::Agreed(Agreed { image, whys, .. })) => {
             whys.iter().for_each(|why| report::warn(why));
             let gone =
                 || Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name));
@@ -100,7 +100,7 @@ fn meet(args: &MeetArgs, root: Option<&Path>) -> Result<Agreed, Failure> {
     let say = |text: String| report::note(&text);
     let meanwhile = Meanwhile { fds: vec![stdin.as_fd()], is_over: &is_over, say: &say };
     let plan = Plan { store: &store, place: &place, image: None, meets: true };
-    let agreed = agree(&plan, args.image, &meanwhile);
+    let agreed = agree(&Met { plan, job: &job, lock: &lock }, args.image, &meanwhile);
     if !job.has_recipe()? && job.images()?.is_empty() {
         // It was made here.
         let _ = last_run::leave_nothing(&job);

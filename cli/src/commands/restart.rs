@@ -13,7 +13,7 @@ use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
 use crate::names::ImageName;
 use crate::same_run;
-use crate::settings::{Recipe, Settings};
+use crate::settings::{GangPlace, Recipe, Settings};
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{JobTiers, TierSpec};
@@ -50,7 +50,8 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
     if let Some((place, ..)) = &gang {
-        settings.gang = Some(place.clone());
+        let before = old.settings.gang.as_ref().and_then(|place| place.protect);
+        settings.gang = Some(GangPlace { protect: place.protect.or(before), ..place.clone() });
     } else if let Some(place) = &settings.gang {
         return Err(gang::needs_place(place));
     }

@@ -11,7 +11,9 @@ use crate::front::wait_for_lock;
 use crate::names::{ImageName, check_record};
 use crate::report;
 use holdfast_image::Epoch;
-use holdfast_tiers::hygiene::{Finding, Mended, Verified, Verify, finish_repairs, repair, verify};
+use holdfast_tiers::hygiene::{
+    Finding, Mended, Verified, VerifiedSet, Verify, finish_repairs, repair, verify,
+};
 use holdfast_tiers::stack::Place;
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, MemoryFirst, Store, TierFolder};
@@ -58,11 +60,23 @@ struct Repaired {
     lost: Option<String>,
 }
 
+/// What a job has for other members of its gang.
+#[derive(Clone, Debug, Serialize)]
+struct Set {
+    job: String,
+    number: u64,
+    gang_image: Option<u64>,
+    good: bool,
+    bytes: u64,
+    error: Option<String>,
+}
+
 /// What was found of jobs.
 #[derive(Default)]
 struct Report {
     verdicts: Vec<Verdict>,
     repaired: Vec<Repaired>,
+    sets: Vec<Set>,
     /// Of the first tier, or job, that could not be looked at.
     unseen: Option<Exit>,
 }
@@ -71,6 +85,7 @@ impl Report {
     fn join(&mut self, other: Report) {
         self.verdicts.extend(other.verdicts);
         self.repaired.extend(other.repaired);
+        self.sets.extend(other.sets);
         self.unseen = self.unseen.or(other.unseen);
     }
 
@@ -83,7 +98,13 @@ impl Report {
     fn outcome(&self, args: &VerifyArgs) -> Result<(), Failure> {
         let images = || self.verdicts.iter().filter(|verdict| verdict.epoch.is_some());
         let bad = images().filter(|verdict| !verdict.good).count();
+        let lost = self.sets.iter().filter(|set| !set.good).count();
         match (bad, self.unseen, &args.image) {
+            (0, None, _) if lost > 0 => {
+                let what = "parity of other members of the gang is damaged: a host that is lost may not be rebuilt of \
+                            it; the images that follow are protected anew";
+                Err(Failure::new(Exit::BadImage, format!("{lost} of {} sets: {what}", self.sets.len())))
+            }
             (0, None, _) => Ok(()),
             (0, Some(exit), Some(_)) => Err(Failure::new(exit, "some tiers did not answer")),
             (0, Some(exit), None) => Err(Failure::new(exit, "some jobs or tiers could not be verified")),
@@ -113,7 +134,8 @@ pub fn run(args: &VerifyArgs, root: Option<&Path>) -> Result<(), Failure> {
         None => look_at_jobs(args, &store)?,
     };
     if args.json {
-        let fields = serde_json::json!({ "repaired": report.repaired, "images": report.verdicts });
+        let Report { repaired, verdicts, sets, .. } = &report;
+        let fields = serde_json::json!({ "repaired": repaired, "images": verdicts, "sets": sets });
         report::print_json("verify", fields)?;
     }
     report.outcome(args)
@@ -193,7 +215,8 @@ fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str)
     }
     drop(lock);
     let verdicts = found.iter().flat_map(|(place, found)| verdicts(name, place, found)).collect();
-    Ok(Report { verdicts, repaired, unseen })
+    let sets = found.iter().flat_map(|(_, found)| &found.sets).map(|set| set_of(name, set)).collect();
+    Ok(Report { verdicts, repaired, sets, unseen })
 }
 
 /// Verifies every place; one that cannot be asked is told.
@@ -297,6 +320,17 @@ fn verdicts(job: &str, place: &JobPlace, found: &Verified) -> Vec<Verdict> {
     all
 }
 
+fn set_of(job: &str, set: &VerifiedSet) -> Set {
+    Set {
+        job: job.to_owned(),
+        number: set.number,
+        gang_image: set.image,
+        good: set.problem.is_none(),
+        bytes: set.bytes,
+        error: set.problem.clone(),
+    }
+}
+
 /// As text at once; JSON is one object, of all.
 fn tell(args: &VerifyArgs, found: &Report) -> Result<(), Failure> {
     if args.json {
@@ -304,7 +338,8 @@ fn tell(args: &VerifyArgs, found: &Report) -> Result<(), Failure> {
     }
     let mended: String = found.repaired.iter().map(repaired_line).collect();
     let lines: String = found.verdicts.iter().map(line).collect();
-    report::print(&(mended + &lines))
+    let sets: String = found.sets.iter().map(set_line).collect();
+    report::print(&(mended + &lines + &sets))
 }
 
 fn repaired_line(repaired: &Repaired) -> String {
@@ -313,6 +348,15 @@ fn repaired_line(repaired: &Repaired) -> String {
     match lost {
         None => format!("{object}: put back\n"),
         Some(why) => format!("{object}: lost: {why}; damaged by it: image {}\n", images.join(", ")),
+    }
+}
+
+fn set_line(set: &Set) -> String {
+    let image = set.gang_image.map_or_else(|| "an image".to_owned(), |image| format!("image {image}"));
+    let what = format!("{}: parity of other members, {image} of the gang", set.job);
+    match &set.error {
+        None => format!("{what}: good, {} verified\n", report::size(set.bytes)),
+        Some(why) => format!("{what}: damaged: {why}\n"),
     }
 }
 

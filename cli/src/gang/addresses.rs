@@ -1,14 +1,21 @@
 //! The addresses of this host at which other hosts may reach it.
 //!
-//! Called by a leader that was not told where to listen. Fails by: fewer addresses.
+//! Called by who listens: a leader, and each member that others read from. Fails by: fewer addresses.
 
 use holdfast_sys::local_addresses;
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The addresses that others are told of who listens there.
+pub fn reached_at(at: SocketAddr) -> Vec<String> {
+    let all = if at.ip().is_unspecified() { own() } else { vec![at.ip()] };
+    let fits = |address: &IpAddr| at.is_ipv6() || address.is_ipv4();
+    all.into_iter().filter(fits).map(|ip| SocketAddr::new(ip, at.port()).to_string()).collect()
+}
 
 /// All of them, those of the loopback device last.
-pub fn own() -> Vec<IpAddr> {
+fn own() -> Vec<IpAddr> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     of_tables(&read("/proc/net/fib_trie"), &read("/proc/net/if_inet6"))
 }

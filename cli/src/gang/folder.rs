@@ -1,4 +1,5 @@
-//! The folder of a gang: where its leader is (`leader.json`), and its images (`gang-000001`). In the store; or, where
+//! The folder of a gang: where its leader is (`leader.json`), and its images (`gang-000001`), which of them are
+//! protected (`protected-000001`). In the store; or, where
 //! each host has a store of its own, in a folder that they share (`--gang-folder`), which `folder` in the store names.
 //!
 //! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time. Read by the other
@@ -7,12 +8,15 @@
 //! there.
 
 use super::image::{GangImage, MOST_BYTES};
+use super::key::Key;
 use crate::exit::{Exit, Failure};
 use crate::file_system;
 use crate::settings::GangPlace;
 use holdfast_tiers::Store;
+use holdfast_tiers::redundancy::Protection;
 use holdfast_tiers::tier::{BlobName, LocalTier, Tier};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -45,8 +49,46 @@ impl std::fmt::Debug for Leader {
     }
 }
 
+/// An image of which all members have their parity (`protected-000001`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Protected {
+    /// Of this description.
+    pub format: u32,
+    /// Name of the gang.
+    pub gang: String,
+    /// Number of the image.
+    pub image: u64,
+    /// SHA-256 of the image of the gang.
+    pub set: String,
+    /// As `--protect` has it.
+    pub protection: Protection,
+    /// The members of each group.
+    pub groups: Vec<Vec<u32>>,
+}
+
+impl Protected {
+    const FORMAT: u32 = 1;
+
+    /// A new one.
+    pub fn new(
+        gang: &str,
+        image: u64,
+        set: &str,
+        protection: Protection,
+        groups: Vec<Vec<u32>>,
+    ) -> Protected {
+        let (gang, set) = (gang.to_owned(), set.to_owned());
+        Protected { format: Protected::FORMAT, gang, image, set, protection, groups }
+    }
+
+    fn decode(gang: &str, image: u64, bytes: &[u8]) -> Option<Protected> {
+        let read: Protected = serde_json::from_slice(bytes).ok()?;
+        ((read.format, read.gang.as_str(), read.image) == (Protected::FORMAT, gang, image)).then_some(read)
+    }
+}
+
 /// See the head of the file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct GangFolder {
     name: String,
     path: PathBuf,
@@ -224,6 +266,54 @@ impl GangFolder {
         Ok(self.tier()?.remove(&name)?)
     }
 
+    /// The key of the gang that is running.
+    ///
+    /// # Errors
+    /// There is no leader, or what it has left cannot be read.
+    pub fn key(&self) -> Result<Key, Failure> {
+        let leader = self.leader()?;
+        let key = leader.as_ref().and_then(|leader| Key::read(&leader.key));
+        let what = || format!("what {} has of the leader is damaged, or is gone", self.path.display());
+        key.ok_or_else(|| Failure::new(Exit::BadImage, what()))
+    }
+
+    /// Images that are protected, with the sets; those alone that can be read.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn protections(&self) -> Result<BTreeMap<u64, Protected>, Failure> {
+        let tier = self.tier()?;
+        let mut found = BTreeMap::new();
+        for entry in tier.list("")?.blobs {
+            let number = entry.name.file().strip_prefix("protected-").and_then(|number| number.parse().ok());
+            let Some(number) = number.filter(|_| entry.len <= MOST_BYTES) else { continue };
+            let mut bytes = vec![0; usize::try_from(entry.len).unwrap_or(0)];
+            let read = tier.open(&entry.name).and_then(|blob| blob.read_at(0, &mut bytes));
+            let protected = read.ok().and_then(|()| Protected::decode(&self.name, number, &bytes));
+            found.extend(protected.map(|protected| (number, protected)));
+        }
+        Ok(found)
+    }
+
+    /// An image is protected: all members have said so.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn protect(&self, protected: &Protected) -> Result<(), Failure> {
+        let Some(name) = BlobName::new(&protected_name(protected.image)) else { return Ok(()) };
+        let bytes = serde_json::to_vec_pretty(protected).unwrap_or_default();
+        Ok(self.tier()?.publish(&name, &bytes)?)
+    }
+
+    /// It is not any more.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn unprotect(&self, number: u64) -> Result<(), Failure> {
+        let Some(name) = BlobName::new(&protected_name(number)) else { return Ok(()) };
+        Ok(self.tier()?.remove(&name)?)
+    }
+
     /// Which image of a member the newest image of the gang names.
     ///
     /// # Errors
@@ -260,6 +350,10 @@ pub fn shared_of(store: &Store, gang: &str) -> Result<Option<PathBuf>, Failure> 
         return Err(Failure::new(Exit::BadImage, format!("{} has no path", path.display())));
     }
     Ok(Some(shared))
+}
+
+fn protected_name(number: u64) -> String {
+    format!("protected-{number:06}")
 }
 
 fn file_name(number: u64) -> String {

@@ -55,6 +55,11 @@ impl GangImage {
         GangImage { format: FORMAT, gang: gang.to_owned(), image, created_ns, version, members }
     }
 
+    /// What tells it from all others: SHA-256 of its bytes, in hexadecimal digits.
+    pub fn id(&self) -> String {
+        digest_of(&self.encode())
+    }
+
     /// The bytes of its file.
     pub fn encode(&self) -> Vec<u8> {
         // Plain data with names as keys: always encoded.
@@ -161,6 +166,6 @@ pub fn digest(job: &Job, epoch: Epoch) -> Result<String, Failure> {
 }
 
 /// SHA-256, as hexadecimal digits.
-fn digest_of(bytes: &[u8]) -> String {
+pub(super) fn digest_of(bytes: &[u8]) -> String {
     super::key::hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }

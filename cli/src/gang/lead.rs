@@ -4,7 +4,7 @@
 //! Invariants: who does not have the key gets nothing and keeps none waiting; one of another version, gang or size, a
 //! second one of a rank, one that restarts another image are refused by name. Fails by: who did not come.
 
-use super::addresses;
+use super::addresses::reached_at;
 use super::folder::{GangFolder, Leader};
 use super::key::Key;
 use super::message::{Join, Member, Message};
@@ -18,7 +18,7 @@ use holdfast_image::control::{Reply, Request};
 use holdfast_tiers::Job;
 use rustls::ServerConfig;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -106,13 +106,6 @@ fn listen(wanted: Option<&str>) -> Result<TcpListener, Failure> {
     };
     let addresses: Vec<SocketAddr> = wanted.to_socket_addrs().map_err(|error| bad(&error))?.collect();
     TcpListener::bind(addresses.as_slice()).map_err(|error| bad(&error))
-}
-
-/// The addresses that others are told.
-fn reached_at(at: SocketAddr) -> Vec<String> {
-    let own = if at.ip().is_unspecified() { addresses::own() } else { vec![at.ip()] };
-    let fits = |address: &IpAddr| at.is_ipv6() || address.is_ipv4();
-    own.into_iter().filter(fits).map(|ip| SocketAddr::new(ip, at.port()).to_string()).collect()
 }
 
 fn accept_all(listener: &TcpListener, host: &Arc<Host>) {

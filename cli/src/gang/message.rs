@@ -66,6 +66,22 @@ pub enum Message {
         /// Why.
         why: Failed,
     },
+    /// From a member: how its part of the protection of an image went; from the leader: how it went for all.
+    Guarded {
+        /// The image of the gang.
+        image: u64,
+        /// Why it is not protected, if it is not.
+        why: Option<String>,
+    },
+    /// From a member to another one: what is wanted of one of its sets.
+    Get {
+        /// The set.
+        set: String,
+        /// Of it.
+        wanted: Wanted,
+    },
+    /// The answer: the bytes come with it.
+    Piece,
     /// From each side, now and then: it is there.
     Here,
     /// From a member: its program has ended.
@@ -81,6 +97,40 @@ pub enum Message {
     },
     /// To a command.
     Reply(Box<Reply>),
+}
+
+/// What is wanted of a set ([`super::guard`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// What it consists of.
+    Group,
+    /// What its parity and data were when it was made.
+    Sums,
+    /// Bytes of the member's stream.
+    Stream {
+        /// From here on.
+        offset: u64,
+        /// So many.
+        len: u64,
+    },
+    /// Bytes of its parity.
+    Parity {
+        /// From here on.
+        offset: u64,
+        /// So many.
+        len: u64,
+    },
+}
+
+impl Wanted {
+    /// How many bytes the answer has, if that is known.
+    pub fn len(self) -> Option<u64> {
+        match self {
+            Wanted::Group | Wanted::Sums => None,
+            Wanted::Stream { len, .. } | Wanted::Parity { len, .. } => Some(len),
+        }
+    }
 }
 
 /// Who comes.

@@ -3,6 +3,7 @@
 //!
 //! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang;
 //!   [`choice`]: which one is restarted; [`agree`]: the same where each host has a store of its own.
+//! * [`guard`]: what the hosts keep of each other's images, and what is rebuilt of it.
 //! * [`key`], [`wire`], [`message`]: how members talk: TLS with keys that only who can read the store has.
 //! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other; [`reading`]: whether they are still there.
 //!   [`seat`], [`round`]: what a member knows of the others, and how they meet. [`addresses`]: where a leader is
@@ -18,6 +19,7 @@ pub mod choice;
 pub mod command;
 pub mod folder;
 pub mod gather;
+pub mod guard;
 pub mod image;
 mod join;
 pub mod key;

@@ -14,7 +14,7 @@ use holdfast_sys::poll::Bell;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What the agent's loop is told.
@@ -38,6 +38,8 @@ pub enum Heard {
 }
 
 type Listener = Box<dyn Fn(Heard) + Send + Sync>;
+/// Hears of the protection of an image: from whom, of which, why there is none.
+type GuardListener = Box<dyn Fn(u32, u64, Option<String>) + Send + Sync>;
 
 /// Who listens, and what came before it did.
 #[derive(Default)]
@@ -104,6 +106,7 @@ pub struct Seat {
     state: Mutex<State>,
     changed: Condvar,
     ear: Mutex<Ear>,
+    guards: OnceLock<GuardListener>,
 }
 
 impl std::fmt::Debug for Seat {
@@ -127,7 +130,7 @@ impl Seat {
         let hosts = BTreeMap::from([(place.member, host.clone())]);
         let state = State { hosts, round: Some(Table::new(FIRST_ROUND)), ..State::default() };
         let (state, changed, ear) = (Mutex::new(state), Condvar::new(), Mutex::default());
-        Ok(Arc::new(Seat { place, host, bell: Bell::new()?, state, changed, ear }))
+        Ok(Arc::new(Seat { place, host, bell: Bell::new()?, state, changed, ear, guards: OnceLock::new() }))
     }
 
     /// Which member it is.
@@ -233,6 +236,11 @@ impl Seat {
             Message::Failed { round, why } => self.fail(round, why, Some(from)),
             Message::Ask { stop, wishes } => self.tell(Heard::Ask { member: from, stop, wishes }),
             Message::NoRound { why } => self.tell(Heard::NoRound(why)),
+            Message::Guarded { image, why } => {
+                if let Some(listener) = self.guards.get() {
+                    listener(from, image, why);
+                }
+            }
             Message::Bye => self.has_ended(from),
             other => tracing::warn!("member {from} of the gang has sent {other:?}"),
         }
@@ -277,6 +285,23 @@ impl Seat {
     pub fn no_round(&self, why: &Failed) {
         let links = self.state.lock().links.clone().into_iter().collect();
         self.send_all(links, &(Message::NoRound { why: why.clone() }, Vec::new()));
+    }
+
+    /// This is told how the protection of images goes.
+    pub fn hear_of_guards(&self, listener: GuardListener) {
+        let _ = self.guards.set(listener);
+    }
+
+    /// How the protection of an image went: a member says it to the leader, the leader to all.
+    pub fn say_guarded(&self, image: u64, why: Option<String>) {
+        let links = self.state.lock().links.clone().into_iter().collect();
+        self.send_all(links, &(Message::Guarded { image, why }, Vec::new()));
+    }
+
+    /// Whether all that it is connected with are still there.
+    pub fn is_whole(&self) -> bool {
+        let links = self.state.lock().links.len();
+        links == if self.place.is_leader() { self.place.members as usize - 1 } else { 1 }
     }
 
     /// Who the leader was, and why it is not there.

@@ -61,6 +61,7 @@ fn place(member: u32, members: u32, wait_s: u64) -> GangPlace {
         listen: Some("127.0.0.1:0".into()),
         wait_s,
         folder: None,
+        protect: None,
     }
 }
 

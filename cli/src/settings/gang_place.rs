@@ -3,6 +3,7 @@
 //! Called by `run` and `restart`; the agent reads the place. Invariant: a place has a member below the number of
 //! members. Fails by: words that say what is accepted.
 
+use holdfast_tiers::redundancy::Protection;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -43,6 +44,9 @@ pub struct GangPlace {
     /// The folder that all hosts share, if each has a store of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// What the hosts keep of each other's images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protect: Option<Protection>,
 }
 
 impl GangPlace {

@@ -31,6 +31,7 @@ mod everyday;
 mod failed_stops;
 mod file_owners;
 mod gang_addresses;
+mod gang_protect;
 mod gang_stores;
 mod gang_tcp;
 mod gangs;

@@ -34,6 +34,11 @@ impl Fleet<'_> {
         self.bed.dir().join(format!("store{host}"))
     }
 
+    /// Another host of this name, which has nothing.
+    pub fn remake(&self, host: usize) -> Result<()> {
+        self.make_store(host)
+    }
+
     fn make_store(&self, host: usize) -> Result<()> {
         let store = self.store(host);
         fs::create_dir(&store)?;
@@ -160,6 +165,12 @@ impl Fleet<'_> {
         let is_there = self.store(self.on[member]).join(name).join("agent.sock").exists();
         let pid = if is_there { self.row(member)?["pid"].as_u64()? } else { return None };
         Some(pid as i32).filter(|pid| processes::runs(*pid))
+    }
+
+    /// The agent of a member.
+    pub fn agent(&self, member: usize) -> Result<i32> {
+        let pid = self.row(member).and_then(|row| row["agent_pid"].as_u64());
+        Ok(pid.context("an agent")? as i32)
     }
 
     /// What all members' commands have said.

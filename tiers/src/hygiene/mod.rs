@@ -19,4 +19,4 @@ mod verify;
 pub use archive::{Archive, ArchiveError, export};
 pub use prune::{Survey, remove, survey};
 pub use repair::{Mended, finish_repairs, repair};
-pub use verify::{Finding, Verified, Verify, verify};
+pub use verify::{Finding, Verified, VerifiedSet, Verify, verify};

@@ -9,6 +9,7 @@ use crate::catalog::Needed;
 use crate::format::manifest::{Manifest, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
+use crate::redundancy;
 use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
@@ -50,6 +51,21 @@ pub struct Verified {
     pub findings: Vec<Finding>,
     /// Blobs that no version needs, with their lengths: left by a crash, or under way.
     pub unneeded: Vec<(String, u64)>,
+    /// What it has for other members of its gang.
+    pub sets: Vec<VerifiedSet>,
+}
+
+/// A set of a gang's redundancy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VerifiedSet {
+    /// The number in its names.
+    pub number: u64,
+    /// The image of the gang, if that is known.
+    pub image: Option<u64>,
+    /// Bytes of parity.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub problem: Option<String>,
 }
 
 impl Verified {
@@ -62,6 +78,7 @@ impl Verified {
     pub fn join(&mut self, other: Verified) {
         self.versions.extend(other.versions);
         self.unneeded.extend(other.unneeded);
+        self.sets.extend(other.sets);
         for finding in other.findings {
             let same = |known: &&mut Finding| {
                 (&known.file, known.offset, &known.what) == (&finding.file, finding.offset, &finding.what)
@@ -170,14 +187,18 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
     let needed: u64 =
         wanted.values().filter_map(|wanted| wanted.first()).map(|wanted| wanted.entry.len).sum();
     let mut loose: Vec<((u64, u32), u64)> = Vec::new();
+    let has_sets = options.epoch.is_none() && there.has_sets;
+    let sets = if has_sets { redundancy::sets_in(place)? } else { Vec::new() };
     if options.epoch.is_none() {
         // A version whose manifest cannot be read may need any segment up to its own.
         let reach = look.found.damaged().last().copied().unwrap_or(0);
-        let needed = Needed::of(wanted.keys().copied().collect(), reach);
+        let of_sets = sets.iter().filter_map(|set| set.file.as_ref().ok()).flat_map(redundancy::covered);
+        let needed = Needed::of(wanted.keys().copied().chain(of_sets).collect(), reach);
         let is_loose = |key: &(u64, u32)| !needed.may_be(*key);
         loose.extend(there.segments.iter().filter(|(key, _)| is_loose(key)).map(|(k, l)| (*k, *l)));
     }
-    (options.total)(needed + loose.iter().map(|(_, len)| len).sum::<u64>());
+    let parity = sets.iter().filter_map(|set| set.parity).sum::<u64>();
+    (options.total)(needed + parity + loose.iter().map(|(_, len)| len).sum::<u64>());
     for ((epoch, number), wanted) in &wanted {
         look.segment(&names::segment_name(Epoch(*epoch), *number), wanted)?;
     }
@@ -185,6 +206,12 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
         look.loose(Epoch(epoch), number, len)?;
     }
     look.recipes(&there.recipes)?;
+    for set in &sets {
+        let problem = redundancy::check_set(place, set, options.passed)?;
+        let image = set.file.as_ref().ok().map(|file| file.image);
+        let (number, bytes) = (set.number, set.parity.unwrap_or(0));
+        look.found.sets.push(VerifiedSet { number, image, bytes, problem });
+    }
     let mut found = look.found;
     found.findings.sort_by(|a, b| (&a.file, a.offset).cmp(&(&b.file, b.offset)));
     Ok(found)

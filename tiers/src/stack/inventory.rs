@@ -39,6 +39,8 @@ pub struct Inventory {
     pub recipes: BTreeSet<u64>,
     /// Versions after which their run came to its end.
     pub ends: BTreeSet<u64>,
+    /// Whether there are sets of a gang's redundancy.
+    pub(crate) has_sets: bool,
     /// How the manifests were listed.
     pub(crate) stamps: BTreeMap<u64, Stamp>,
 }
@@ -75,6 +77,7 @@ impl TierFolder {
                     found.abandoned.extend(entry.is_abandoned().then_some((epoch.0, number)));
                 }
                 None => {
+                    found.has_sets |= names::of_set(entry.name.file()).is_some();
                     found.ends.extend(names::end_of(entry.name.file()));
                     found
                         .recipes

@@ -1,0 +1,283 @@
+//! The agent's part in the redundancy between hosts: after each image of the gang, its parity of the others' streams,
+//! made by a thread of its own while the program runs.
+//!
+//! Called where the image of the gang is made, and at the agent's end. Invariants: nothing of it is waited for by a
+//! checkpoint, nor fails one; one set at a time is under way; what an image of the gang has as its protection is
+//! written down by the leader when all members have said that their parity is there. Fails by: a warning at the leader,
+//! and in all logs.
+
+use crate::exit::Failure;
+use crate::gang::folder::{GangFolder, Protected};
+use crate::gang::guard::encode::{Desk, encode};
+use crate::gang::guard::offer::{Look, Offer, Plan, look, plan};
+use crate::gang::guard::peers::{Peers, Where};
+use crate::gang::guard::shelf::Shelf;
+use crate::gang::key::Key;
+use crate::gang::seat::Seat;
+use holdfast_image::Epoch;
+use holdfast_sys::fault;
+use holdfast_tiers::redundancy::{GroupFile, Protection, put_group, remove_set, sets};
+use holdfast_tiers::{Job, JobLock};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long an agent whose program was ended by a checkpoint stays for the sake of its protection, at most.
+const FINISHING: Duration = Duration::from_secs(3600);
+/// How often it looks whether the others are still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Says something to the user.
+pub type Voice = Box<dyn Fn(String) + Send + Sync>;
+
+/// A set that is to be begun.
+pub struct Task {
+    /// Of this image of the gang.
+    pub image: u64,
+    file: GroupFile,
+    /// Where the members of the group are read.
+    at: BTreeMap<u32, Where>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The image whose set is under way, until all have said how it went.
+    now: Option<u64>,
+    /// What is to be begun.
+    next: Option<Task>,
+    /// Of the leader: what members have said of theirs.
+    said: BTreeMap<u64, BTreeMap<u32, Option<String>>>,
+    /// Of the leader: what is written down when all is well.
+    record: Option<Protected>,
+    /// The program was ended by a checkpoint: the set is waited for.
+    is_last: bool,
+}
+
+/// See the head of the file.
+pub struct Guard {
+    protection: Protection,
+    key: Key,
+    shelf: Arc<Shelf>,
+    seat: Arc<Seat>,
+    folder: GangFolder,
+    state: Mutex<State>,
+    changed: Condvar,
+    is_over: AtomicBool,
+    /// Says something to the user.
+    voice: OnceLock<Voice>,
+}
+
+impl Guard {
+    /// Of a member that was started with `--protect`.
+    ///
+    /// # Errors
+    /// It cannot listen.
+    pub fn new(
+        protection: Protection,
+        job: &Job,
+        seat: &Arc<Seat>,
+        folder: &GangFolder,
+    ) -> Result<Arc<Guard>, Failure> {
+        let key = folder.key()?;
+        let shelf = Shelf::new(job, &key)?;
+        let (state, changed, is_over) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
+        let (seat, folder) = (Arc::clone(seat), folder.clone());
+        let voice = OnceLock::new();
+        let guard = Arc::new(Guard { protection, key, shelf, seat, folder, state, changed, is_over, voice });
+        let ear = Arc::downgrade(&guard);
+        guard.seat.hear_of_guards(Box::new(move |from, image, why| {
+            if let Some(guard) = ear.upgrade() {
+                guard.heard(from, image, why);
+            }
+        }));
+        Ok(guard)
+    }
+
+    /// What this member says of its part when its image is committed.
+    pub fn offer(&self, job: &Job, lock: &JobLock, epoch: Epoch) -> Option<Offer> {
+        let made = self.folder.protections().map_err(|failure| failure.message);
+        let made = made.and_then(|known| look(job, lock, epoch, &known));
+        match made {
+            Ok(Look { files, image_needs, needs }) => Some(Offer {
+                protection: self.protection,
+                addresses: self.shelf.addresses().to_vec(),
+                busy: self.state.lock().now.is_some(),
+                files,
+                image_needs,
+                needs,
+            }),
+            Err(why) => {
+                tracing::warn!("image {epoch} is not protected: {why}");
+                None
+            }
+        }
+    }
+
+    /// The image of the gang is there: from now on the files of its set do not go, and its parity is made. `said`: what
+    /// each member has offered, its host, its image. `is_last`: the program is ended now.
+    pub fn prepare(
+        &self,
+        (job, lock): (&Job, &JobLock),
+        (image, set): (u64, &str),
+        said: &[(Option<Offer>, String, u64)],
+        is_last: bool,
+    ) {
+        let place = self.seat.place();
+        let plan = match plan((&place.name, image, set), place.member, said) {
+            Ok(plan) => plan,
+            // All members find that.
+            Err(why) if place.is_leader() => {
+                return self.say(format!("image {image} of gang {} is not protected: {why}", place.name));
+            }
+            Err(why) => {
+                return tracing::warn!("image {image} of gang {} is not protected: {why}", place.name);
+            }
+        };
+        let mut state = self.state.lock();
+        state.is_last |= is_last;
+        state.now = Some(image);
+        if place.is_leader() {
+            let (protection, groups) = (plan.protection, plan.groups.clone());
+            state.record = Some(Protected::new(&place.name, image, set, protection, groups));
+        }
+        drop(state);
+        let begun = self
+            .remove_unneeded((job, lock), &plan)
+            .and_then(|()| put_group(job, lock, &plan.file).map_err(|error| error.to_string()));
+        if let Err(why) = begun {
+            tracing::warn!("image {image}: no parity: {why}");
+            return self.tell(image, Some(why));
+        }
+        fault::point("guard-group");
+        let where_of = |member: &u32| {
+            let (offer, host, _) = said.get(usize::try_from(*member).ok()?)?;
+            let addresses = offer.as_ref()?.addresses.clone();
+            Some((*member, Where { host: host.clone(), addresses }))
+        };
+        let group = plan.file.members.iter().map(|one| one.member).collect::<Vec<_>>();
+        let at = group.iter().filter_map(where_of).collect();
+        self.state.lock().next = Some(Task { image, file: plan.file, at });
+    }
+
+    /// From now on the user is told.
+    pub fn attach(&self, voice: Voice) {
+        let _ = self.voice.set(voice);
+    }
+
+    fn say(&self, text: String) {
+        match self.voice.get() {
+            Some(voice) => voice(text),
+            None => tracing::warn!("{text}"),
+        }
+    }
+
+    /// What is to be begun, if there is anything.
+    pub fn next(&self) -> Option<Task> {
+        self.state.lock().next.take()
+    }
+
+    /// Makes this member's parity, and says how that went.
+    pub fn make(&self, job: &Job, lock: &JobLock, task: &Task) {
+        let begun = Instant::now();
+        let is_wanted = || !self.is_over.load(Ordering::Relaxed);
+        let desk = Desk { job, lock, is_wanted: &is_wanted };
+        let made = Peers::new(&self.key, self.seat.host().to_owned(), task.at.clone())
+            .and_then(|mut peers| encode(&desk, &task.file, &mut peers));
+        let image = task.image;
+        match &made {
+            Ok(bytes) => tracing::info!("image {image}: {bytes} bytes of parity in {:?}", begun.elapsed()),
+            Err(why) => tracing::warn!("image {image}: no parity: {why}"),
+        }
+        self.tell(image, made.err());
+    }
+
+    /// Says to the leader how this member's part went.
+    pub fn tell(&self, image: u64, why: Option<String>) {
+        if self.seat.place().is_leader() {
+            self.heard(0, image, why);
+        } else {
+            self.seat.say_guarded(image, why);
+        }
+    }
+
+    /// Sets that no member needs go.
+    fn remove_unneeded(&self, (job, lock): (&Job, &JobLock), plan: &Plan) -> Result<(), String> {
+        let failed = |error: holdfast_tiers::StoreError| error.to_string();
+        self.shelf.forget();
+        let is_needed = |set: &String| plan.needed.contains(set) || *set == plan.file.set;
+        if self.seat.place().is_leader() {
+            let known = self.folder.protections().map_err(|failure| failure.message)?;
+            for (number, _) in known.iter().filter(|(_, one)| !is_needed(&one.set)) {
+                self.folder.unprotect(*number).map_err(|failure| failure.message)?;
+            }
+        }
+        for set in sets(job).map_err(failed)? {
+            if set.file.as_ref().is_ok_and(|file| !is_needed(&file.set)) {
+                remove_set(job, lock, set.number).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A member has said how its part went; from the leader: how it went for all.
+    fn heard(&self, from: u32, image: u64, why: Option<String>) {
+        if !self.seat.place().is_leader() {
+            return self.ended(image, why.as_deref());
+        }
+        let mut state = self.state.lock();
+        state.said.entry(image).or_default().insert(from, why);
+        drop(state);
+        self.close(image);
+    }
+
+    /// Of the leader: once all have said how it went, it is written down, and all are told.
+    fn close(&self, image: u64) {
+        let mut state = self.state.lock();
+        let all = state.said.get(&image).map_or(0, BTreeMap::len);
+        if state.now != Some(image) || all != self.seat.place().members as usize {
+            return;
+        }
+        let said = state.said.remove(&image).unwrap_or_default();
+        let record = state.record.take();
+        drop(state);
+        let hosts = self.seat.hosts();
+        let failed = said.into_iter().find_map(|(member, why)| {
+            let host = usize::try_from(member).ok().and_then(|at| hosts.get(at).cloned()).unwrap_or_default();
+            Some(format!("member {member} on {host}: {}", why?))
+        });
+        let why = failed.or_else(|| {
+            let written = record.map_or(Ok(()), |record| self.folder.protect(&record));
+            written.err().map(|failure| failure.message)
+        });
+        self.seat.say_guarded(image, why.clone());
+        self.ended(image, why.as_deref());
+    }
+
+    fn ended(&self, image: u64, why: Option<&str>) {
+        let name = &self.seat.place().name;
+        match why {
+            None => tracing::info!("image {image} of gang {name} is protected"),
+            Some(why) => {
+                let text = format!("image {image} of gang {name} is not protected: {why}");
+                if self.seat.place().is_leader() { self.say(text) } else { tracing::warn!("{text}") }
+            }
+        }
+        let mut state = self.state.lock();
+        if state.now == Some(image) {
+            state.now = None;
+        }
+        self.changed.notify_all();
+    }
+
+    /// The agent ends: what is under way is waited for if the program is to go on from that image, else given up.
+    pub fn leave(&self) {
+        let begun = Instant::now();
+        let mut state = self.state.lock();
+        while state.now.is_some() && state.is_last && begun.elapsed() < FINISHING && self.seat.is_whole() {
+            self.changed.wait_for(&mut state, LOOK);
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}

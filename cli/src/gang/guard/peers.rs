@@ -1,0 +1,132 @@
+//! What a member reads of the others' sets.
+//!
+//! A connection to each of them that is asked, made when it is. Invariant: an answer is that of the question before
+//! it; nothing is waited for longer than [`ANSWER`]. Fails by: [`Absent`], with the member and the reason.
+
+use super::super::key::Key;
+use super::super::message::{Message, Wanted};
+use super::super::wire::Wire;
+use rustls::ClientConfig;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one of its addresses may take to answer.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long a piece may take: a disk may be slow.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// A member from which nothing, or nothing right, is to be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Absent {
+    /// Which.
+    pub member: u32,
+    /// Why.
+    pub why: String,
+}
+
+/// Where a member lets others read.
+#[derive(Clone, Debug)]
+pub struct Where {
+    /// Its host.
+    pub host: String,
+    /// Its addresses, best first.
+    pub addresses: Vec<String>,
+}
+
+/// See the head of the file.
+pub struct Peers {
+    host: String,
+    config: Arc<ClientConfig>,
+    at: BTreeMap<u32, Where>,
+    wires: BTreeMap<u32, Wire>,
+}
+
+impl Peers {
+    /// Of these members; `host`: our own.
+    ///
+    /// # Errors
+    /// Of TLS.
+    pub fn new(key: &Key, host: String, at: BTreeMap<u32, Where>) -> Result<Peers, String> {
+        let config = Arc::new(key.client().map_err(|error| format!("TLS: {error}"))?);
+        Ok(Peers { host, config, at, wires: BTreeMap::new() })
+    }
+
+    /// How a member is called in messages.
+    pub fn named(&self, member: u32) -> String {
+        match self.at.get(&member) {
+            Some(at) => format!("member {member} on {}", at.host),
+            None => format!("member {member}"),
+        }
+    }
+
+    fn connect(&self, member: u32) -> Result<Wire, String> {
+        let at = self.at.get(&member).ok_or("it has not said where it is reached")?;
+        let mut addresses: Vec<SocketAddr> = at.addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        // At the loopback address of this host no other host answers.
+        let is_here = at.host == self.host;
+        addresses.sort_by_key(|address| address.ip().is_loopback() != is_here);
+        let mut why = "it has no address".to_owned();
+        for address in addresses {
+            let wire = TcpStream::connect_timeout(&address, CONNECT)
+                .and_then(|stream| Wire::connect(stream, &self.config));
+            match wire {
+                Ok(wire) => return Ok(wire),
+                Err(error) => why = format!("it does not answer at {address} ({error})"),
+            }
+        }
+        Err(why)
+    }
+
+    /// Asks several members at the same time: their answers, in order.
+    ///
+    /// # Errors
+    /// The first that does not answer.
+    pub fn read(&mut self, set: &str, asked: &[(u32, Wanted)]) -> Result<Vec<Vec<u8>>, Absent> {
+        for (member, wanted) in asked {
+            let absent = |why: String| Absent { member: *member, why };
+            if !self.wires.contains_key(member) {
+                let wire = self.connect(*member).map_err(absent)?;
+                self.wires.insert(*member, wire);
+            }
+            let get = Message::Get { set: set.to_owned(), wanted: *wanted };
+            let sent = self.wires.get(member).map_or(Ok(()), |wire| wire.send(&get, &[]));
+            sent.map_err(|error| self.lost(*member, &error))?;
+        }
+        let mut answers = Vec::new();
+        for (member, wanted) in asked {
+            let Some(wire) = self.wires.get(member) else { continue };
+            let answer = match wire.receive(Some(Instant::now() + ANSWER)) {
+                Ok((Message::Piece, bytes)) => Ok(bytes),
+                Ok((Message::Refused { reason }, _)) => Err(reason),
+                Ok((other, _)) => Err(format!("unexpected answer: {other:?}")),
+                Err(error) => return Err(self.lost(*member, &error)),
+            };
+            let fits = |bytes: &Vec<u8>| wanted.len().is_none_or(|len| len == bytes.len() as u64);
+            let answer = answer.and_then(|bytes| {
+                if fits(&bytes) { Ok(bytes) } else { Err("it has sent another length".into()) }
+            });
+            match answer {
+                Ok(bytes) => answers.push(bytes),
+                Err(why) => {
+                    // The other answers are those of no question any more.
+                    self.wires.clear();
+                    return Err(Absent { member: *member, why });
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    fn lost(&mut self, member: u32, error: &io::Error) -> Absent {
+        self.wires.clear();
+        let why = match error.kind() {
+            io::ErrorKind::TimedOut => format!("it has not answered within {} s", ANSWER.as_secs()),
+            io::ErrorKind::UnexpectedEof => "its agent has ended".to_owned(),
+            _ => error.to_string(),
+        };
+        Absent { member, why }
+    }
+}

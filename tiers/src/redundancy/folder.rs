@@ -1,0 +1,163 @@
+//! What a folder has of sets: which there are, what they keep from going, whether their parity is what it was.
+//!
+//! Called by whatever removes or verifies something in a folder; knows no job. Invariants: a group file that cannot be
+//! looked at is an error, never one that is not there. Fails by: an error that names the file.
+
+use super::group_file::{ChunkSum, GroupFile, MOST_BYTES, StripeSums, TAIL_LEN, decode_sums, sums_len};
+use crate::StoreError;
+use crate::names::{self, SetBlob};
+use crate::tier::{Blob, TierError};
+use crate::tier_folder::TierFolder;
+use std::collections::BTreeSet;
+
+/// Bytes read at once.
+const PIECE: u64 = 1 << 20;
+
+/// A set that is there.
+#[derive(Debug)]
+pub struct SetState {
+    /// The number in its names: that of the member's image.
+    pub number: u64,
+    /// What it consists of; or why that is not known.
+    pub file: Result<GroupFile, String>,
+    /// Bytes of the parity, if it is there.
+    pub parity: Option<u64>,
+}
+
+/// The sets that a folder has, ascending.
+pub(crate) fn sets_in(folder: &TierFolder) -> Result<Vec<SetState>, TierError> {
+    let blobs = folder.tier().list(folder.folder())?.blobs;
+    let of = |wanted: SetBlob, entry: &crate::tier::Entry| {
+        names::of_set(entry.name.file()).filter(|(kind, _)| *kind == wanted).map(|(_, number)| number)
+    };
+    let mut found = Vec::new();
+    for number in blobs.iter().filter_map(|entry| of(SetBlob::Group, entry)) {
+        let file = match read_group(folder, number) {
+            Err(TierError::NotFound { .. }) => continue,
+            file => file?,
+        };
+        let parity = blobs.iter().find(|entry| of(SetBlob::Parity, entry) == Some(number));
+        found.push(SetState { number, file, parity: parity.map(|entry| entry.len) });
+    }
+    found.sort_by_key(|set| set.number);
+    Ok(found)
+}
+
+/// A group file; inner: it is damaged.
+///
+/// # Errors
+/// It cannot be looked at.
+pub(crate) fn read_group(folder: &TierFolder, number: u64) -> Result<Result<GroupFile, String>, TierError> {
+    let name = names::group_name(number);
+    let bytes = match folder.whole(&name, MOST_BYTES) {
+        Err(error @ (TierError::Damaged { .. } | TierError::Short { .. })) => {
+            return Ok(Err(error.to_string()));
+        }
+        bytes => bytes?,
+    };
+    let own = |file: &GroupFile| file.own().is_some_and(|own| own.epoch == number);
+    let read = GroupFile::decode(&bytes)
+        .and_then(|file| if own(&file) { Ok(file) } else { Err("it has another number".into()) });
+    Ok(read.map_err(|why| format!("{}: {why}", folder.object(&name))))
+}
+
+/// The segments of the member's own stream in a set.
+pub fn covered(file: &GroupFile) -> BTreeSet<(u64, u32)> {
+    file.own().into_iter().flat_map(|own| own.segments()).collect()
+}
+
+/// The parity of a set, opened, with what it and its stripes were.
+pub struct Parity {
+    blob: Box<dyn Blob>,
+    /// Of each part.
+    pub sums: Vec<StripeSums>,
+    len: u64,
+}
+
+impl Parity {
+    /// Opens it.
+    pub(super) fn open_in(folder: &TierFolder, file: &GroupFile) -> Result<Parity, TierError> {
+        let name = names::parity_name(file.own().map_or(0, |own| own.epoch));
+        let blob = folder.open(&name)?;
+        let bad = |what: String| TierError::Damaged { object: folder.object(&name), offset: 0, what };
+        let layout = file.layout().ok_or_else(|| bad("its group is no group".into()))?;
+        let (len, mut tail) = (layout.parity_len(), [0; TAIL_LEN as usize]);
+        let at = blob.len().checked_sub(TAIL_LEN).ok_or_else(|| bad("it is too short".into()))?;
+        blob.read_at(at, &mut tail)?;
+        let sums = sums_len(&tail, len, blob.len())
+            .ok_or_else(|| bad("its length does not fit its group".into()))?;
+        let mut text = vec![0; usize::try_from(sums).unwrap_or(0)];
+        blob.read_at(len, &mut text)?;
+        let sums = decode_sums(&text, &layout).map_err(bad)?;
+        Ok(Parity { blob, sums, len })
+    }
+
+    /// Its bytes from `offset` on.
+    ///
+    /// # Errors
+    /// It ends before that; of the tier.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
+        if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(TierError::Short { object: "parity".into(), len: self.len }.into());
+        }
+        Ok(self.blob.read_at(offset, buffer)?)
+    }
+}
+
+/// What is wrong with a set, by its sums, if anything is.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn check_set(
+    folder: &TierFolder,
+    set: &SetState,
+    passed: &(dyn Fn(u64) + Sync),
+) -> Result<Option<String>, TierError> {
+    let file = match &set.file {
+        Ok(file) => file,
+        Err(why) => return Ok(Some(why.clone())),
+    };
+    let name = names::parity_name(set.number);
+    let parity = match Parity::open_in(folder, file) {
+        Err(error @ (TierError::Damaged { .. } | TierError::Short { .. } | TierError::NotFound { .. })) => {
+            return Ok(Some(error.to_string()));
+        }
+        parity => parity?,
+    };
+    let chunk = file.layout().map_or(0, |layout| layout.chunk());
+    let mut piece = vec![0; usize::try_from(PIECE.min(chunk)).unwrap_or(0)];
+    for (part, sums) in parity.sums.iter().enumerate() {
+        let (begin, mut at, mut sum) = (part as u64 * chunk, 0, ChunkSum::default());
+        while at < chunk {
+            let now = usize::try_from((chunk - at).min(PIECE)).unwrap_or(0);
+            parity.blob.read_at(begin + at, &mut piece[..now])?;
+            sum.update(&piece[..now]);
+            passed(now as u64);
+            at += now as u64;
+        }
+        if sum.text() != sums.parity {
+            let object = folder.object(&name);
+            return Ok(Some(format!("{object}: bytes from {begin} on do not match their checksum")));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes what is of no whole set: what a crash has left. Returns the bytes. No set may be under way.
+pub(crate) fn clean(folder: &TierFolder) -> Result<u64, TierError> {
+    let blobs = folder.tier().list(folder.folder())?.blobs;
+    let found: Vec<(SetBlob, u64, &crate::tier::Entry)> = blobs
+        .iter()
+        .filter_map(|entry| names::of_set(entry.name.file()).map(|(blob, number)| (blob, number, entry)))
+        .collect();
+    let has =
+        |wanted: SetBlob, number: u64| found.iter().any(|(blob, of, _)| (*blob, *of) == (wanted, number));
+    let mut bytes = 0;
+    for (_, number, entry) in &found {
+        if !has(SetBlob::Group, *number) || !has(SetBlob::Parity, *number) {
+            folder.tier().remove(&entry.name)?;
+            bytes += entry.len;
+        }
+    }
+    Ok(bytes)
+}
