@@ -20,13 +20,14 @@ CRATE = "cli"
 MAIN = "main.rs"
 # Folder: (the others that it may use, the files by which it is entered).
 TABLE = {
-    "agent": (["cuda", "keeper"], ["mod.rs"]),
+    "agent": (["cuda", "keeper", "rsh"], ["mod.rs"]),
     "front": ([], ["environment.rs", "locate.rs", "patience.rs", "restart.rs", "restart_request.rs", "run.rs",
                    "supervise.rs", "wait_for_lock.rs"]),
     "keeper": (["cuda"], ["client.rs", "messages.rs", "packer.rs", "probe.rs", "process.rs"]),
     "cuda": ([], ["caller.rs", "client.rs", "driver.rs", "messages.rs", "mod.rs", "room.rs"]),
+    "rsh": (["front"], ["client.rs", "launchers.rs", "server.rs"]),
     "serve": ([], ["mod.rs", "ranks.rs"]),
-    "commands": (["cuda", "front", "keeper", "serve"], None),
+    "commands": (["cuda", "front", "keeper", "rsh", "serve"], None),
 }
 # (file, file, why): imports that may be all the same.
 BESIDE = [

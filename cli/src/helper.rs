@@ -52,6 +52,7 @@ impl Helper<'_> {
             closed: Vec::new(),
             descriptors: [null()?, self.log, again, theirs].into_iter().chain(self.descriptors).collect(),
             detached: true,
+            session: false,
         };
         let pid = start.spawn();
         let pid = pid.map_err(|error| Failure::system(format_args!("starting {what}"), &error))?;

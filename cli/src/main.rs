@@ -5,7 +5,7 @@
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
 //!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`measured`], [`planned`], [`same_run`],
-//!   [`saved`]: the rest.
+//!   [`saved`]: the rest. [`gang`]: several hosts; [`rsh`]: commands on them.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -45,6 +45,7 @@ mod prefetcher;
 mod program;
 mod protected;
 mod report;
+mod rsh;
 mod same_run;
 mod saved;
 mod serve;
@@ -74,6 +75,9 @@ fn abort_at_panics() {
 
 fn main() -> ExitCode {
     abort_at_panics();
+    if let Some(ending) = rsh::client::under_its_name() {
+        return ExitCode::from(ending.exit());
+    }
     match completion::answer(Cli::command) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
@@ -153,6 +157,8 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Import(args) => commands::import::run(args, root),
         Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),
         Command::Completions { shell } => commands::completions::run(*shell),
+        Command::Rsh { words } => return Ok(Some(rsh::client::run(words))),
+        Command::RshServer => rsh::server::run(),
         Command::Agent(args) => agent::run(args, root),
         Command::Pages(args) => page_server::run(args, root),
         Command::Meet(args) => commands::meet::run(args, root),

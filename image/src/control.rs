@@ -61,6 +61,19 @@ pub enum Request {
     Sync,
     /// End the agent; the program goes on without it.
     Quit,
+    /// From `holdfast rsh`, in a gang that others are added to: where is the server on that host? It is started there
+    /// if there is none.
+    Remote {
+        /// The host, in the words of ssh.
+        host: String,
+        /// What ssh is told besides.
+        options: Vec<String>,
+    },
+    /// From the server of a member that was added: it listens, and wants the key.
+    Serves {
+        /// Its TCP port.
+        port: u16,
+    },
     /// From the C API: ranges of protected memory were added or removed.
     Protect {
         /// Identifier given by the program.
@@ -70,6 +83,17 @@ pub enum Request {
         /// Length, bytes; 0 removes the range.
         len: u64,
     },
+}
+
+/// What none but members of a gang may know: not shown by logs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(a key)")
+    }
 }
 
 /// How one checkpoint is to differ from the settings of its job, in the words of the command line.
@@ -163,6 +187,18 @@ pub enum Reply {
         freed: u64,
         /// Those that stay, and why.
         stays: Vec<(Epoch, String)>,
+    },
+    /// Where the server of a host is.
+    Remote {
+        /// Its address and TCP port.
+        at: String,
+        /// What both prove.
+        key: Secret,
+    },
+    /// The key of the gang's servers.
+    Key {
+        /// It.
+        key: Secret,
     },
     /// The checkpoint could not be taken because of objects that are not supported.
     Refused {

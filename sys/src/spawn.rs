@@ -42,6 +42,8 @@ pub struct Start {
     /// a new one that mostly sleeps was seen to wait for seconds while a job of twenty processes kept the processors
     /// busy.
     pub detached: bool,
+    /// In a session of its own: what is run for another host, as sshd does.
+    pub session: bool,
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
@@ -145,6 +147,9 @@ impl Start {
         // SAFETY: async-signal-safe calls with numbers and with strings and arrays made before the fork; the arrays
         // end with null.
         unsafe {
+            if self.session {
+                libc::setsid();
+            }
             if self.detached {
                 libc::setpgid(0, 0);
                 libc::chdir(c"/".as_ptr());

@@ -6,6 +6,7 @@
 //! * [`restart_chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the
 //!   undisturbed one.
 //! * [`cuda_job`]: a job of one CUDA program on the stand-in driver.
+//! * [`hosts`]: several hosts, which are network namespaces, with an ssh between them.
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`object_server`]: a small object store that is down, full, silent or refuses when a test says so.
@@ -23,6 +24,7 @@
 pub mod apps;
 pub mod artifacts;
 pub mod cuda_job;
+pub mod hosts;
 pub mod known_losses;
 pub mod object_server;
 pub mod own;

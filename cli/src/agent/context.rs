@@ -18,13 +18,15 @@ use holdfast_process::{Contents, MappedFiles, Namespaces};
 use holdfast_tiers::layer::Bounded;
 use holdfast_tiers::policy::Pinned;
 use holdfast_tiers::stack::Cascade;
-use holdfast_tiers::{Job, JobLock, Share};
+use holdfast_tiers::{Job, JobLock, Share, Store};
 use parking_lot::Mutex;
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
 /// See the head of the file.
 pub struct JobContext {
+    /// The store.
+    pub store: Store,
     /// The job.
     pub job: Job,
     /// Held as long as the agent lives.

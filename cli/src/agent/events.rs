@@ -68,6 +68,13 @@ pub enum Event {
     RolledBack(Reply),
     /// From other members of the gang.
     Gang(Heard),
+    /// The ssh has ended by which a member was started.
+    SshEnded {
+        /// Which.
+        member: u32,
+        /// How, and what it has said.
+        why: String,
+    },
     /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
     Checked(Reply),
 }

@@ -12,6 +12,7 @@ use super::membership::Membership;
 use super::request::CheckpointRequest;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::{Link, Tell};
+use crate::gang::added::Added;
 use crate::gang::folder::GangFolder;
 use crate::gang::gather::gather;
 use crate::gang::guard::offer::Offer;
@@ -19,15 +20,19 @@ use crate::gang::image::{GangImage, MemberImage, digest};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
 use crate::gang::seat::Seat;
+use crate::gang::ssh::{self, Ssh, Task};
 use crate::gang::waiting::{Meanwhile, Plan};
-use crate::settings::Settings;
+use crate::rsh::launchers;
+use crate::settings::{GangPlace, Settings};
 use holdfast_image::Epoch;
 use holdfast_process::{Gang, Phase};
 use holdfast_sys::clock;
 use holdfast_sys::fault;
+use holdfast_sys::poll::Bell;
 use holdfast_sys::signals::SignalMessages;
 use holdfast_tiers::redundancy::Protection;
 use holdfast_tiers::{Job, Store};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -45,7 +50,7 @@ const BUSY: Duration = Duration::from_secs(20);
 /// The pause before.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Finds the other members, if the job is one of a gang.
+/// Finds the other members, if the job is one of a gang. `starts`: those that were added to it are started, by ssh.
 ///
 /// # Errors
 /// One did not come, or this one was refused; the front or a signal has ended the waiting.
@@ -53,11 +58,23 @@ pub fn enter(
     store: &Store,
     job: &Job,
     settings: &Settings,
-    image: Option<u64>,
+    (image, starts): (Option<u64>, bool),
     (link, signals): (Option<&Link>, &SignalMessages),
 ) -> Result<Option<Membership>, Failure> {
     let Some(place) = &settings.gang else { return Ok(None) };
+    let folder = GangFolder::make(store, place)?;
+    let added = added(&folder, place, image)?;
+    if added.is_some() {
+        launchers::link(&store.job(&place.job_of(0))?)?;
+    }
+    let started = Started::new()?;
+    if let (Some(added), Some(image), true) = (&added, image, starts) {
+        started.restart(added, (store, place), image)?;
+    }
     let is_over = || {
+        if let Some(why) = started.failed.lock().take() {
+            return Some(Failure::new(Exit::Refused, why));
+        }
         if signals.next().is_some() {
             let text = "a signal came while the other members of the gang were waited for";
             return Some(Failure { kind: FailureKind::Interrupted, ..Failure::new(Exit::Internal, text) });
@@ -72,15 +89,17 @@ pub fn enter(
             link.tell(&Tell::Warning { text });
         }
     };
-    let fds = link.iter().map(|link| link.as_fd()).chain([signals.as_fd()]).collect();
+    let fds = link.iter().map(|link| link.as_fd()).chain([signals.as_fd(), started.bell.as_fd()]).collect();
     let meanwhile = Meanwhile { fds, is_over: &is_over, say: &say };
-    let seat = gather(&Plan { store, place, image, meets: false }, &meanwhile)?;
+    let key = added.as_ref().map(|added| added.key().clone());
+    let seat = gather(&Plan { store, place, image, meets: false, key }, &meanwhile)?;
+    started.all_there();
     fault::point("gang-gathered");
-    let Some(folder) = GangFolder::open(store, &place.name)? else {
+    if GangFolder::open(store, &place.name)?.is_none() {
         return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));
-    };
+    }
     let guard = guard_of((place.protect, image), job, &seat, &folder, &say)?;
-    Ok(Some(Membership { seat, folder, guard }))
+    Ok(Some(Membership { seat, folder, added, guard }))
 }
 
 /// What the hosts keep of each other's images, if they are to.
@@ -102,6 +121,58 @@ fn guard_of(
             say(format!("images are not protected from now on: --protect {why}"));
             Ok(None)
         }
+    }
+}
+
+/// Of the leader of an open gang: the members that were added to it, as the image has them.
+fn added(folder: &GangFolder, place: &GangPlace, image: Option<u64>) -> Result<Option<Arc<Added>>, Failure> {
+    if !place.open || !place.is_leader() {
+        return Ok(None);
+    }
+    let added = match image {
+        Some(image) => Added::of_image(&folder.image(image)?, &place.hosts)?,
+        None => Added::new()?,
+    };
+    Ok(Some(Arc::new(added)))
+}
+
+/// The members that are restarted by ssh.
+struct Started {
+    all: Mutex<Vec<Arc<Ssh>>>,
+    /// Rung when one has ended before its member was there.
+    bell: Arc<Bell>,
+    failed: Arc<Mutex<Option<String>>>,
+}
+
+impl Started {
+    fn new() -> Result<Started, Failure> {
+        let bell = Arc::new(Bell::new().map_err(|error| Failure::system("eventfd", &error))?);
+        Ok(Started { all: Mutex::default(), bell, failed: Arc::default() })
+    }
+
+    fn restart(&self, added: &Added, of: (&Store, &GangPlace), image: u64) -> Result<(), Failure> {
+        for (member, host) in added.all() {
+            let (bell, failed) = (Arc::clone(&self.bell), Arc::clone(&self.failed));
+            let ended = move |why: String| {
+                tracing::info!("{why}");
+                failed.lock().get_or_insert(why);
+                bell.ring();
+            };
+            let task = Task::Restart(image, of.1.members);
+            self.all.lock().push(ssh::start(of, (member, &host, &[]), task, ended)?);
+        }
+        Ok(())
+    }
+
+    fn all_there(&self) {
+        self.all.lock().iter().for_each(|ssh| ssh.is_there());
+    }
+}
+
+impl Drop for Started {
+    /// Those whose members are not there are not waited for any more.
+    fn drop(&mut self) {
+        self.all.lock().iter().for_each(|ssh| ssh.end());
     }
 }
 
@@ -175,7 +246,7 @@ struct Committed {
 fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<MemberImage, Failure> {
     let (member, host) = (gang.seat.place().member, gang.seat.host().to_owned());
     let digest = digest(&context.job, epoch)?;
-    Ok(MemberImage { member, host, epoch, run_ns: context.run_ns, digest })
+    Ok(MemberImage { member, host, epoch, run_ns: context.run_ns, digest, ssh: None })
 }
 
 /// All have committed their images: the leader makes an image of the gang. Its number.
@@ -235,10 +306,14 @@ fn make_image(
 }
 
 /// Its number, and what tells it from others.
-fn publish(gang: &Membership, parts: Vec<MemberImage>) -> Result<(u64, String), Failure> {
+fn publish(gang: &Membership, mut parts: Vec<MemberImage>) -> Result<(u64, String), Failure> {
+    for part in &mut parts {
+        part.ssh = gang.added.as_ref().and_then(|added| added.of(part.member));
+    }
     let folder = &gang.folder;
     let number = folder.images()?.last().copied().unwrap_or(0).saturating_add(1);
     let image = GangImage::new(&gang.seat.place().name, number, clock::realtime_ns(), parts);
+    let image = GangImage { key: gang.added.as_ref().map(|added| added.key().clone()), ..image };
     GangImage::decode(&image.gang, number, &image.encode())
         .map_err(|why| Failure::new(Exit::Internal, format!("the image of the gang: {why}")))?;
     folder.publish(&image)?;

@@ -3,6 +3,7 @@
 //! Made at the agent's start, and kept as long as it lives.
 
 use super::guard::Guard;
+use crate::gang::added::Added;
 use crate::gang::folder::GangFolder;
 use crate::gang::seat::Seat;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub struct Membership {
     pub seat: Arc<Seat>,
     /// What the store has of the gang.
     pub folder: GangFolder,
+    /// Of the leader of an open gang: the members that were added.
+    pub added: Option<Arc<Added>>,
     /// What the hosts keep of each other's images.
     pub guard: Option<Arc<Guard>>,
 }

@@ -40,6 +40,7 @@ mod rush;
 mod slot_waiters;
 mod space;
 mod spot;
+mod starts;
 mod write_monitor;
 mod write_rate;
 
@@ -152,7 +153,13 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let listener = listen(&job.socket_path())?;
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
-    let gang = gang::enter(&store, &job, &recipe.settings, args.gang_image, (link.as_ref(), &messages))?;
+    let gang = gang::enter(
+        &store,
+        &job,
+        &recipe.settings,
+        (args.gang_image, args.start_members),
+        (link.as_ref(), &messages),
+    )?;
     // The job context keeps its own end of the link; the one above only tells of failures.
     let own_link = match link {
         Some(link) => Some(Link::from(duplicate(link)?)),
@@ -169,6 +176,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let context = Arc::new(JobContext {
         cascade,
         bounded,
+        store,
         contents: contents(&job, &recipe).map(Arc::new),
         job,
         lock,

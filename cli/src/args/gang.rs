@@ -13,9 +13,10 @@ const WAIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, Args)]
 pub struct GangArgs {
     /// Be member MEMBER of the gang JOB, which has so many members (0 is its leader), for example 0/2 and 1/2: all are
-    /// checkpointed and restarted together. auto: as Slurm, Open MPI or MPICH say. Needs a store that all hosts reach,
-    /// or --gang-folder
-    #[arg(long, value_name = "MEMBER/MEMBERS|auto", value_parser = parse_gang)]
+    /// checkpointed and restarted together. auto: as Slurm, Open MPI or MPICH say. ssh: the program is mpirun, or
+    /// another one that starts others by ssh, and each host that it goes to is a member. Needs a store that all hosts
+    /// reach, or --gang-folder
+    #[arg(long, value_name = "MEMBER/MEMBERS|auto|ssh", value_parser = parse_gang)]
     pub gang: Option<GangChoice>,
     /// Where the leader of a gang listens for the other members [default: all addresses, a free port]
     #[arg(long, value_name = "ADDRESS:PORT", requires = "gang")]

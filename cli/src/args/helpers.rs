@@ -27,6 +27,9 @@ pub struct AgentArgs {
     /// Number of the image of the gang that it is a part of.
     #[arg(long, requires = "restart")]
     pub gang_image: Option<u64>,
+    /// Start the other members of an open gang, by ssh.
+    #[arg(long, requires = "gang_image")]
+    pub start_members: bool,
     /// Descriptor of the socket to the process that is being rebuilt.
     #[arg(long)]
     pub seed: Option<i32>,

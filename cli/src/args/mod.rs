@@ -318,6 +318,24 @@ Examples:
   holdfast serve                    (ends when no program has used it for a while)
   holdfast serve --memory 4g")]
     Serve(ServeArgs),
+    /// Run a command on another host, inside the job: what a launcher calls in place of ssh under `run --gang ssh`
+    #[command(after_help = "\
+Examples:
+  holdfast run --name sim --gang ssh -- mpirun -np 4 --host a:2,b:2 ./sim    (calls holdfast rsh b ...)
+  holdfast rsh b hostname           (in a script that runs under --gang ssh)
+
+Options of ssh before HOST are for the ssh that starts the member there, once. Exit status: that of the command,
+255 if it cannot be run.")]
+    Rsh {
+        /// [OPTION]... HOST COMMAND...
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "HOST COMMAND"
+        )]
+        words: Vec<String>,
+    },
     /// Print a script by which a shell completes options and names of jobs
     #[command(after_help = "\
 Examples:
@@ -340,6 +358,9 @@ Examples:
     /// Reads ahead what a page server serves; started by it.
     #[command(name = "__prefetch", hide = true)]
     Prefetch(PrefetchArgs),
+    /// Runs what `rsh` asks for; the program of a member that was added to a gang.
+    #[command(name = "__rsh-server", hide = true)]
+    RshServer,
     /// Calls the CUDA driver; started by agents and by `doctor`.
     #[command(name = "__cuda", hide = true)]
     Cuda(CudaArgs),

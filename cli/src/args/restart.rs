@@ -66,6 +66,10 @@ pub struct RestartArgs {
     /// Of several hosts.
     #[command(flatten)]
     pub gang: GangArgs,
+    /// Where the members of a gang are restarted that was run with --gang ssh, in their order; the first is this host
+    /// [default: where they were]
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    pub hosts: Vec<String>,
     /// What else is done at this restart.
     #[command(flatten)]
     pub on_restart: OnRestart,

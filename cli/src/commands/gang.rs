@@ -12,7 +12,7 @@ use crate::gang::folder::{GangFolder, shared_of};
 use crate::gang::image::GangImage;
 use crate::names::ImageName;
 use crate::report;
-use crate::settings::{GangPlace, Recipe, Settings, member_job};
+use crate::settings::{GangChoice, GangPlace, Recipe, Settings, member_job};
 use holdfast_image::control::Reply;
 use holdfast_tiers::{Job, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ pub fn place_of_run(
 fn place(
     store: &Store,
     name: &str,
-    choice: crate::settings::GangChoice,
+    choice: GangChoice,
     args: &crate::args::GangArgs,
 ) -> Result<GangPlace, Failure> {
     let (member, members) = choice.place(|variable| std::env::var(variable).ok()).map_err(usage)?;
@@ -75,14 +75,30 @@ fn place(
         Some(path) => Some(absolute(path)?),
         None => shared_of(store, name)?,
     };
+    if choice.is_open() && folder.is_some() {
+        return Err(usage("--gang ssh needs one store that all hosts reach, and no --gang-folder"));
+    }
     let protect = args.protect;
     if protect.is_some() && folder.is_none() {
         return Err(usage("--protect is for hosts with stores of their own: give --gang-folder as well"));
     }
-    Ok(GangPlace { name: name.to_owned(), member, members, listen, wait_s, folder, protect })
+    let (open, hosts) = (choice.is_open(), Vec::new());
+    Ok(GangPlace { name: name.to_owned(), member, members, open, hosts, listen, wait_s, folder, protect })
 }
 
-/// What `restart --gang` is to restart: the place, this member's image, and the number of the gang's.
+/// What `restart` of a gang is to restart.
+pub struct OfRestart {
+    /// Which member.
+    pub place: GangPlace,
+    /// Its image.
+    pub part: ImageName,
+    /// The number of the gang's image.
+    pub image: u64,
+    /// The others are started, by ssh.
+    pub starts: bool,
+}
+
+/// What `restart --gang` is to restart.
 ///
 /// # Errors
 /// There is no whole image of the gang, or it has another number of members.
@@ -90,27 +106,43 @@ pub fn of_restart(
     args: &RestartArgs,
     image: &ImageName,
     store: &Store,
-) -> Result<Option<(GangPlace, ImageName, u64)>, Failure> {
-    let gang = &image.job;
-    let Some(choice) = args.gang.gang else {
-        return match store.job(gang) {
-            Err(StoreError::NotAJob { .. }) if store.gang_folder(gang)?.is_some() => {
-                Err(is_a_gang(gang, "restart --gang MEMBER/MEMBERS"))
-            }
-            _ => Ok(None),
-        };
+) -> Result<Option<OfRestart>, Failure> {
+    let (gang, number) = (&image.job, image.epoch.map(|number| number.0));
+    let choice = match args.gang.gang {
+        Some(choice) => choice,
+        None if is_open(store, gang, number)? => GangChoice::Ssh,
+        None if args.hosts.is_empty() => return Ok(None),
+        None => return Err(usage("--hosts is for a gang that was run with --gang ssh")),
     };
     let against = [(args.name.is_some(), "--name"), (args.fallback, "--fallback")];
     if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
         return Err(usage(format!("{option} is not supported together with --gang")));
     }
-    let place = place(store, gang, choice, &args.gang)?;
-    let wanted = image.epoch.map(|number| number.0);
+    let mut place = place(store, gang, choice, &args.gang)?;
     let chosen = match &place.folder {
-        Some(_) => meet::ask(store, &place, wanted)?,
-        None => choose(store, gang, wanted)?,
+        Some(_) => meet::ask(store, &place, number)?,
+        None => choose(store, gang, number)?,
     };
     let members = chosen.members.len();
+    place.open = chosen.is_open();
+    let starts = choice == GangChoice::Ssh;
+    if choice.is_open() && !(starts && place.open) {
+        let what =
+            format!("image {} of gang {gang} is not of one that was run with --gang ssh", chosen.image);
+        return Err(Failure::new(Exit::Refused, what));
+    }
+    if starts {
+        place.members = u32::try_from(members).unwrap_or(u32::MAX);
+        place.hosts.clone_from(&args.hosts);
+    }
+    if !args.hosts.is_empty() && (!starts || args.hosts.len() != members) {
+        let what = format!(
+            "--hosts names the hosts of all {members} members of gang {gang}, in their order, for --gang ssh; {} are \
+             named",
+            args.hosts.len()
+        );
+        return Err(usage(what));
+    }
     let own = usize::try_from(place.member).ok().and_then(|member| chosen.members.get(member));
     let Some(own) = own.filter(|_| members == place.members as usize) else {
         let number = chosen.image;
@@ -118,7 +150,44 @@ pub fn of_restart(
         return Err(Failure::new(Exit::Refused, what));
     };
     let part = ImageName { job: place.job_of(place.member), epoch: Some(own.epoch) };
-    Ok(Some((place, part, chosen.image)))
+    Ok(Some(OfRestart { place, part, image: chosen.image, starts }))
+}
+
+/// Whether a gang is restarted by its leader alone.
+///
+/// # Errors
+/// It is one whose members are restarted one by one; it has no whole image.
+fn is_open(store: &Store, gang: &str, number: Option<u64>) -> Result<bool, Failure> {
+    if !matches!(store.job(gang), Err(StoreError::NotAJob { .. })) {
+        return Ok(false);
+    }
+    let Some(folder) = GangFolder::open(store, gang)? else { return Ok(false) };
+    if !folder.is_shared() && !folder.images()?.is_empty() && choose(store, gang, number)?.is_open() {
+        return Ok(true);
+    }
+    Err(is_a_gang(gang, "restart --gang MEMBER/MEMBERS"))
+}
+
+/// The settings of a member that is added: those of the leader, but for what that does for all.
+///
+/// # Errors
+/// The store has no leader.
+pub fn as_leader(store: &Store, place: GangPlace) -> Result<Settings, Failure> {
+    let (leader, name) = (place.job_of(0), &place.name);
+    let none = |why: &dyn std::fmt::Display| {
+        let what = format!(
+            "{} has no job {leader}, the leader of gang {name}: it must be one folder that all hosts reach ({why})",
+            store.root().display()
+        );
+        Failure::new(Exit::NotFound, what)
+    };
+    let job = store.job(&leader).map_err(|error| none(&error))?;
+    let recipe = Recipe::read(&job)?;
+    if recipe.settings.gang.as_ref().is_none_or(|leader| !leader.open || leader.name != *name) {
+        return Err(none(&"it is another job"));
+    }
+    let (every_s, planned, exec_after, gang) = (None, None, None, Some(place));
+    Ok(Settings { every_s, planned, exec_after, gang, ..recipe.settings })
 }
 
 /// A member without the others.

@@ -18,6 +18,7 @@ use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{JobTiers, TierSpec};
 use holdfast_tiers::{Job, Store};
+use std::cell::Cell;
 use std::path::Path;
 
 /// Restarts the program and waits for its end.
@@ -31,7 +32,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let store = crate::names::open_store(root)?;
     crate::names::refuse_objects(&image.job)?;
     let gang = gang::of_restart(args, image, &store)?;
-    let image = gang.as_ref().map_or(image, |(_, part, _)| part);
+    let image = gang.as_ref().map_or(image, |gang| &gang.part);
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
     let located = locate(args, image, &store, &patience)?;
     let mut job = crate::names::open_job(&store, &image.job)?;
@@ -49,7 +50,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
-    if let Some((place, ..)) = &gang {
+    if let Some(gang::OfRestart { place, .. }) = &gang {
         let before = old.settings.gang.as_ref().and_then(|place| place.protect);
         settings.gang = Some(GangPlace { protect: place.protect.or(before), ..place.clone() });
     } else if let Some(place) = &settings.gang {
@@ -72,7 +73,8 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         job: &job,
         settings: &settings,
         epoch,
-        gang_image: gang.as_ref().map(|(_, _, image)| *image),
+        gang_image: gang.as_ref().map(|gang| gang.image),
+        start_members: Cell::new(gang.as_ref().is_some_and(|gang| gang.starts)),
         located: located.as_ref(),
         fallback: args.fallback,
         memory,

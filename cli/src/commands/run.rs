@@ -14,12 +14,14 @@ use crate::front::supervise::{Ending, StartState};
 use crate::job_lock;
 use crate::last_run::{self, LastRun};
 use crate::names::{claim_job, if_full, title};
+use crate::rsh::launchers;
 use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, planned, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
 use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
 use holdfast_tiers::{ImageInfo, Job, Store};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     }
     settings.tiers = chosen_tiers(args, &store)?;
     settings.gang = gang::place_of_run(args, &store, &settings)?;
+    if let Some(place) = settings.gang.clone().filter(|place| place.open && !place.is_leader()) {
+        settings = gang::as_leader(&store, place)?;
+    }
     let member = settings.gang.as_ref().map(|place| place.job_of(place.member));
     let job_name = member.as_deref().or(args.name.as_deref());
     settings.planned = planned::of_options(args.every, &args.mtbf, &settings)?;
@@ -86,7 +91,10 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
             make_way(args, job)?;
             recipe(args, &settings, job)?.write(job)?;
             let (settings, arguments) = (&settings, arguments.clone());
-            let (program, extra, image) = (&path, args.on_restart.variables(), None);
+            let (program, mut extra, image) = (&path, args.on_restart.variables(), None);
+            if let Some(place) = &settings.gang {
+                extra.extend(launchers::variables(job, place)?);
+            }
             let extra = &extra;
             let run = RunRequest { store: &store, job, settings, program, arguments, extra, image };
             run_program(run, &state)
@@ -197,6 +205,7 @@ fn resume(
         settings,
         epoch: None,
         gang_image: None,
+        start_members: Cell::new(false),
         located,
         fallback,
         memory,

@@ -51,6 +51,8 @@ pub struct RestartTask {
     pub epoch: u64,
     /// The image of the gang that it is a part of.
     pub gang_image: Option<u64>,
+    /// Start the other members, by ssh.
+    pub start_members: bool,
     /// Its end of the socket to the process.
     pub seed: OwnedFd,
     /// Map memory from the image.
@@ -138,7 +140,12 @@ pub fn launch(
             if let Some(signal) = &signal {
                 words.extend(["--signal", signal].map(OsStr::new));
             }
-            let flags = [(task.lazy, "--lazy"), (task.share, "--share"), (task.served, "--served")];
+            let flags = [
+                (task.lazy, "--lazy"),
+                (task.share, "--share"),
+                (task.served, "--served"),
+                (task.start_members, "--start-members"),
+            ];
             words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
             descriptors.push(task.seed);
         }

@@ -298,6 +298,7 @@ fn start(
     let task = RestartTask {
         epoch: image.epoch().0,
         gang_image: request.gang_image,
+        start_members: request.start_members.take(),
         seed: theirs,
         lazy,
         share: several

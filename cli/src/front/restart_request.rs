@@ -9,6 +9,7 @@ use holdfast_image::paths::Moved;
 use holdfast_process::rebuild::addresses::Pair;
 use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
+use std::cell::Cell;
 use std::path::PathBuf;
 
 /// How memory is restored.
@@ -34,6 +35,8 @@ pub struct RestartRequest<'a> {
     pub epoch: Option<Epoch>,
     /// The image of its gang that this one is a part of.
     pub gang_image: Option<u64>,
+    /// The other members are to be started, by ssh; at the first try, after which they try again by themselves.
+    pub start_members: Cell<bool>,
     /// One that is not whole in the store.
     pub located: Option<&'a Located>,
     /// If an image is damaged, take the next older one.

@@ -77,6 +77,7 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
         closed,
         descriptors: Vec::new(),
         detached: false,
+        session: false,
     };
     begin_ahead();
     let pid = start.spawn().map_err(|error| {

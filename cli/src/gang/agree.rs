@@ -308,6 +308,7 @@ mod tests {
             epoch: Epoch(number),
             run_ns,
             digest: "0".into(),
+            ssh: None,
         };
         (number, Ok(GangImage::new("sim", number, 1, (0..2).map(part).collect())))
     }

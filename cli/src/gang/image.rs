@@ -7,6 +7,7 @@
 use crate::exit::Failure;
 use crate::settings::member_job;
 use holdfast_image::Epoch;
+use holdfast_image::control::Secret;
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct GangImage {
     pub version: String,
     /// The members, in order.
     pub members: Vec<MemberImage>,
+    /// Of an open gang: what its servers prove. It is in their memory, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Secret>,
 }
 
 /// A member's part.
@@ -46,13 +50,25 @@ pub struct MemberImage {
     pub run_ns: u64,
     /// SHA-256 of the image's manifest, in hexadecimal digits.
     pub digest: String,
+    /// How its host is reached, if it was added to an open gang.
+    #[serde(default)]
+    pub ssh: Option<Remote>,
+}
+
+/// How a host is reached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Remote {
+    /// In the words of ssh.
+    pub host: String,
+    /// Where its server listens.
+    pub port: u16,
 }
 
 impl GangImage {
     /// A new one.
     pub fn new(gang: &str, image: u64, created_ns: u64, members: Vec<MemberImage>) -> GangImage {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        GangImage { format: FORMAT, gang: gang.to_owned(), image, created_ns, version, members }
+        GangImage { format: FORMAT, gang: gang.to_owned(), image, created_ns, version, members, key: None }
     }
 
     /// What tells it from all others: SHA-256 of its bytes, in hexadecimal digits.
@@ -88,6 +104,11 @@ impl GangImage {
             return Err("it does not name every member once, in order".into());
         }
         Ok(image)
+    }
+
+    /// Whether members are added to the gang.
+    pub fn is_open(&self) -> bool {
+        self.key.is_some()
     }
 
     /// Whether each member's image is in the store as it was. Where each host has a store of its own (`is_shared`),

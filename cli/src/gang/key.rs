@@ -60,6 +60,11 @@ impl Key {
         Some(Key(bytes))
     }
 
+    /// As it is.
+    pub fn bytes(&self) -> [u8; LEN] {
+        self.0
+    }
+
     /// Its digits.
     pub fn text(&self) -> String {
         hex(&self.0)

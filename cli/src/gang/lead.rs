@@ -47,6 +47,7 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
     let key = Key::new().map_err(failed("making the key of the gang"))?;
     let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
     let seat = Seat::new(place.clone(), host_name()).map_err(failed("eventfd"))?;
+    plan.key.iter().for_each(|key| seat.has_key(key.clone()));
     let at = listener.local_addr().map_err(failed("asking for the port"))?;
     let leader = Leader {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -142,7 +143,7 @@ fn serve(host: &Host, stream: TcpStream) {
     let Message::Join(join) = first else { return };
     let entered = admit(host, &join);
     match entered {
-        Ok(Some(_)) if host.seat.is_complete() => {
+        Ok(Some(member)) if host.seat.is_complete() && !host.seat.awaits(member) => {
             // Who comes again has not seen the end of the run before.
             let reason = format!("the gang {} that runs there is complete", host.seat.place().name);
             let _ = wire.send(&Message::Later { reason }, &[]);
@@ -173,14 +174,20 @@ fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
         return Err(format!("it is of gang {}, not of gang {}", join.gang, place.name));
     }
     let Some(Member { member, members, image, meets }) = join.member else { return Ok(None) };
-    if members != place.members {
+    // A member that is added knows of itself and those before it.
+    let grows = place.open && host.seat.is_complete();
+    if members != place.members && !grows {
         return Err(format!(
             "it thinks that there are {members} members; gang {} has {}",
             place.name, place.members
         ));
     }
     if member == 0 || member >= members {
-        return Err(format!("the other members of gang {} are 1 to {}", place.name, place.members - 1));
+        return Err(format!(
+            "the other members of gang {} are 1 to {}",
+            place.name,
+            members.saturating_sub(1)
+        ));
     }
     if host.seat.is_complete() {
         return Ok(Some(member));
@@ -207,9 +214,12 @@ fn serve_command(host: &Host, wire: &Wire) {
     while let Ok((message, _)) = wire.receive(None) {
         let Message::Checkpoint { stop, wait, wishes } = message else { return };
         let request = Request::Checkpoint { stop, wait, wishes };
-        let reply = Agent::connect(&host.job).and_then(|agent| agent.ask(&request));
-        let reply = reply.unwrap_or_else(|failure| Reply::Error { message: failure.message });
-        if wire.send(&Message::Reply(Box::new(reply)), &[]).is_err() {
+        let answer = || {
+            let reply = Agent::connect(&host.job).and_then(|agent| agent.ask(&request));
+            let reply = reply.unwrap_or_else(|failure| Reply::Error { message: failure.message });
+            wire.send(&Message::Reply(Box::new(reply)), &[])
+        };
+        if host.seat.answering(answer).is_err() {
             return;
         }
     }

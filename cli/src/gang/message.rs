@@ -3,7 +3,7 @@
 //! One JSON object per frame ([`super::wire`]). Both have the same version, or nothing but [`Message::Join`] and
 //! [`Message::Refused`] is said: these two stay as they are.
 
-use holdfast_image::control::{Reply, Wishes};
+use holdfast_image::control::{Reply, Secret, Wishes};
 use serde::{Deserialize, Serialize};
 
 /// One message.
@@ -28,6 +28,14 @@ pub enum Message {
     Complete {
         /// Their hosts, in order.
         hosts: Vec<String>,
+        /// Of an open gang: what its servers prove.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Secret>,
+    },
+    /// From a member that was added: its server listens.
+    Serves {
+        /// At this port.
+        port: u16,
     },
     /// From the leader: a checkpoint begins.
     Prepare(Prepare),

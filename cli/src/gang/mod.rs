@@ -8,17 +8,21 @@
 //! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other; [`reading`]: whether they are still there.
 //!   [`seat`], [`round`]: what a member knows of the others, and how they meet. [`addresses`]: where a leader is
 //!   reached. [`command`]: `holdfast checkpoint` of a gang.
+//! * [`added`], [`ssh`]: members that are added to a gang of `--gang ssh`, and how they are started.
 //!
 //! Member 0, the leader, is in the middle of a star; the others know it alone. Invariants: a round is over for all
 //! members or for none; an image of a gang is there when its manifest is, and names images that are committed. Fails
 //! by: an error that names member, host and reason; the programs run on.
 
+pub mod added;
 mod addresses;
 pub mod agree;
 pub mod choice;
 pub mod command;
 pub mod folder;
 pub mod gather;
+#[cfg(test)]
+mod growth_tests;
 pub mod guard;
 pub mod image;
 mod join;
@@ -28,6 +32,7 @@ pub mod message;
 mod reading;
 pub mod round;
 pub mod seat;
+pub mod ssh;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

@@ -16,12 +16,14 @@ use std::time::Duration;
 pub struct Round {
     seat: Arc<Seat>,
     number: u64,
+    members: u32,
     is_over: AtomicBool,
 }
 
 impl Round {
     fn of(seat: &Arc<Seat>, number: u64) -> Arc<Round> {
-        Arc::new(Round { seat: Arc::clone(seat), number, is_over: AtomicBool::new(false) })
+        let members = seat.members_of(number);
+        Arc::new(Round { seat: Arc::clone(seat), number, members, is_over: AtomicBool::new(false) })
     }
 
     /// The leader begins a checkpoint.
@@ -78,7 +80,7 @@ impl Gang for Round {
     }
 
     fn members(&self) -> u32 {
-        self.seat.place().members
+        self.members
     }
 
     fn meet(&self, phase: Phase, own: &[u8], within: Duration) -> Result<Vec<Vec<u8>>, GangError> {

@@ -8,14 +8,17 @@
 use super::message::{Failed, FailedKind, Message, Prepare};
 use super::wire::Wire;
 use crate::settings::GangPlace;
-use holdfast_image::control::Wishes;
+use holdfast_image::control::{Secret, Wishes};
 use holdfast_process::Phase;
 use holdfast_sys::poll::Bell;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+mod growth;
 
 /// What the agent's loop is told.
 #[derive(Debug)]
@@ -33,6 +36,15 @@ pub enum Heard {
     },
     /// From the leader: there is no round.
     NoRound(Failed),
+    /// The program of the leader has ended.
+    Over,
+    /// From a member that was added: its server listens.
+    Serves {
+        /// Which.
+        member: u32,
+        /// At this port of its host.
+        port: u16,
+    },
     /// A member was lost.
     Lost(Failed),
 }
@@ -58,19 +70,26 @@ struct Slot {
 /// One round.
 struct Table {
     number: u64,
+    /// How many there were when it began.
+    members: u32,
     phases: BTreeMap<u32, Slot>,
     failed: Option<Failed>,
     over: bool,
 }
 
 impl Table {
-    fn new(number: u64) -> Table {
-        Table { number, phases: BTreeMap::new(), failed: None, over: false }
+    fn new(number: u64, members: u32) -> Table {
+        Table { number, members, phases: BTreeMap::new(), failed: None, over: false }
     }
 }
 
 #[derive(Default)]
 struct State {
+    /// How many there are: an open gang grows.
+    members: u32,
+    /// One that is being added.
+    awaited: Option<u32>,
+    key: Option<Secret>,
     links: BTreeMap<u32, Arc<Wire>>,
     hosts: BTreeMap<u32, String>,
     lost: BTreeMap<u32, String>,
@@ -81,11 +100,18 @@ struct State {
 }
 
 impl State {
+    /// Whether this member may come.
+    fn awaits(&self, member: u32) -> bool {
+        !self.links.contains_key(&member) && (!self.complete || self.awaited == Some(member))
+    }
+
     /// Another round is under way.
     fn next(&mut self, number: u64) {
         /// Rounds that are remembered.
         const BEFORE: usize = 8;
-        if let Some(Table { number, failed: Some(failed), .. }) = self.round.replace(Table::new(number)) {
+        if let Some(Table { number, failed: Some(failed), .. }) =
+            self.round.replace(Table::new(number, self.members))
+        {
             self.before.insert(number, failed);
         }
         while self.before.len() > BEFORE {
@@ -106,6 +132,8 @@ pub struct Seat {
     state: Mutex<State>,
     changed: Condvar,
     ear: Mutex<Ear>,
+    /// Commands that are being answered.
+    answering: AtomicUsize,
     guards: OnceLock<GuardListener>,
 }
 
@@ -128,9 +156,11 @@ impl Seat {
     /// EMFILE.
     pub fn new(place: GangPlace, host: String) -> io::Result<Arc<Seat>> {
         let hosts = BTreeMap::from([(place.member, host.clone())]);
-        let state = State { hosts, round: Some(Table::new(FIRST_ROUND)), ..State::default() };
+        let (members, round) = (place.members, Some(Table::new(FIRST_ROUND, place.members)));
+        let state = State { members, hosts, round, ..State::default() };
         let (state, changed, ear) = (Mutex::new(state), Condvar::new(), Mutex::default());
-        Ok(Arc::new(Seat { place, host, bell: Bell::new()?, state, changed, ear, guards: OnceLock::new() }))
+        let (answering, guards) = (AtomicUsize::new(0), OnceLock::new());
+        Ok(Arc::new(Seat { place, host, bell: Bell::new()?, state, changed, ear, answering, guards }))
     }
 
     /// Which member it is.
@@ -170,27 +200,48 @@ impl Seat {
 
     /// Whether this member may come.
     pub(super) fn awaits(&self, member: u32) -> bool {
-        let state = self.state.lock();
-        !state.complete && !state.links.contains_key(&member)
+        self.state.lock().awaits(member)
     }
 
     /// A member has come. `false`: it is there already, or the gang was complete.
     pub(super) fn attach(&self, member: u32, host: &str, wire: &Arc<Wire>) -> bool {
         let mut state = self.state.lock();
-        if state.complete || state.links.contains_key(&member) {
+        if !state.awaits(member) {
             return false;
         }
         state.links.insert(member, Arc::clone(wire));
         state.hosts.insert(member, host.to_owned());
+        let grows = state.complete;
+        state.members = state.members.max(member.saturating_add(1));
         drop(state);
         self.bell.ring();
+        if grows {
+            // The new one is told last: what it says then comes after all others know of it.
+            self.tell_who_is_there();
+        }
         true
+    }
+
+    /// The leader tells all who is there.
+    fn tell_who_is_there(&self) {
+        let state = self.state.lock();
+        let (hosts, key) = (state.hosts.values().cloned().collect(), state.key.clone());
+        let links = state.links.clone().into_iter().collect();
+        drop(state);
+        self.send_all(links, &(Message::Complete { hosts, key }, Vec::new()));
+    }
+
+    /// How many members take part in a round.
+    pub(super) fn members_of(&self, round: u64) -> u32 {
+        let state = self.state.lock();
+        let table = state.round.as_ref().filter(|table| table.number == round);
+        table.map_or(state.members, |table| table.members)
     }
 
     /// The members that have not come yet.
     pub(super) fn missing(&self) -> Vec<u32> {
         let state = self.state.lock();
-        (1..self.place.members).filter(|member| !state.links.contains_key(member)).collect()
+        (1..state.members).filter(|member| !state.links.contains_key(member)).collect()
     }
 
     /// Whether all have come, as far as this member knows.
@@ -206,22 +257,22 @@ impl Seat {
     /// All have come, of which the leader tells the others. `false`: one was lost again.
     pub(super) fn complete(&self) -> bool {
         let mut state = self.state.lock();
-        if state.links.len() + 1 != self.place.members as usize {
+        if state.links.len() + 1 != state.members as usize {
             return false;
         }
         state.complete = true;
-        let hosts = state.hosts.values().cloned().collect();
-        let links: Vec<_> = state.links.clone().into_iter().collect();
         drop(state);
-        self.send_all(links, &(Message::Complete { hosts }, Vec::new()));
+        self.tell_who_is_there();
         true
     }
 
     /// What the connection to `from` has brought.
     pub(super) fn take(&self, from: u32, message: Message, body: Vec<u8>) {
         match message {
-            Message::Complete { hosts } => {
+            Message::Complete { hosts, key } => {
                 let mut state = self.state.lock();
+                state.members = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+                state.key = key;
                 state.hosts = (0..).zip(hosts).collect();
                 state.complete = true;
                 drop(state);
@@ -235,6 +286,7 @@ impl Seat {
             Message::Met { round, phase, lens } => self.met((round, phase), &lens, &body),
             Message::Failed { round, why } => self.fail(round, why, Some(from)),
             Message::Ask { stop, wishes } => self.tell(Heard::Ask { member: from, stop, wishes }),
+            Message::Serves { port } => self.tell(Heard::Serves { member: from, port }),
             Message::NoRound { why } => self.tell(Heard::NoRound(why)),
             Message::Guarded { image, why } => {
                 if let Some(listener) = self.guards.get() {
@@ -340,13 +392,23 @@ impl Seat {
     /// The program of a member has ended in order; what it has said before counts.
     fn has_ended(&self, member: u32) {
         let mut state = self.state.lock();
-        state.lost.insert(member, "its program has ended".into());
+        if state.awaited != Some(member) {
+            state.lost.insert(member, "its program has ended".into());
+        }
+        drop(state);
+        if member == 0 {
+            self.tell(Heard::Over);
+        }
     }
 
     /// A member was lost: the round that is under way is over.
     pub(super) fn lose(&self, member: u32, why: &str) {
         let mut state = self.state.lock();
         let was_there = state.links.remove(&member).is_some();
+        if state.awaited == Some(member) {
+            // The one that is being added: what has started it notices.
+            return;
+        }
         // Before all have come, it may come again.
         let has_ended = state.lost.contains_key(&member);
         if state.complete && was_there && !has_ended {
@@ -422,7 +484,7 @@ impl Seat {
         let links: Vec<_> = state.links.clone().into_iter().collect();
         let Some(table) = state.round.as_mut() else { return };
         let slot = table.phases.entry(phase).or_default();
-        if slot.said.len() != self.place.members as usize || slot.all.is_some() {
+        if slot.said.len() != table.members as usize || slot.all.is_some() {
             return;
         }
         let all: Vec<Vec<u8>> = std::mem::take(&mut slot.said).into_values().collect();
@@ -443,7 +505,8 @@ impl Seat {
             all.push(one.to_vec());
             body = rest;
         }
-        if all.len() != self.place.members as usize || all.len() != lens.len() || !body.is_empty() {
+        let members = self.members_of(round) as usize;
+        if all.len() != members || all.len() != lens.len() || !body.is_empty() {
             let why = self.own_failure("what the leader has sent makes no sense".into(), FailedKind::Other);
             return self.fail(round, why, None);
         }
@@ -496,7 +559,8 @@ impl Seat {
         let table = state.round.as_ref().filter(|table| table.number == round);
         let said = table.and_then(|table| table.phases.get(&phase)).map(|slot| &slot.said);
         let late = match self.place.is_leader() {
-            true => (0..self.place.members).find(|one| said.is_none_or(|said| !said.contains_key(one))),
+            true => (0..table.map_or(0, |table| table.members))
+                .find(|one| said.is_none_or(|said| !said.contains_key(one))),
             false => Some(0),
         };
         let in_stop =
@@ -505,8 +569,20 @@ impl Seat {
         self.failed_of(state, late, format!("it was not {name} in time"), kind)
     }
 
+    /// Does what answers a command: this agent does not leave before.
+    pub(super) fn answering<T>(&self, answer: impl FnOnce() -> T) -> T {
+        self.answering.fetch_add(1, Ordering::AcqRel);
+        let answered = answer();
+        self.answering.fetch_sub(1, Ordering::AcqRel);
+        answered
+    }
+
     /// This member leaves in order: its program has ended.
     pub fn leave(&self) {
+        let begun = Instant::now();
+        while self.answering.load(Ordering::Acquire) > 0 && begun.elapsed() < LAST_WORDS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let links: Vec<_> = self.state.lock().links.clone().into_iter().collect();
         for (_, wire) in &links {
             let _ = wire.send(&Message::Bye, &[]);

@@ -54,20 +54,13 @@ impl Drop for Home {
 }
 
 fn place(member: u32, members: u32, wait_s: u64) -> GangPlace {
-    GangPlace {
-        name: "sim".into(),
-        member,
-        members,
-        listen: Some("127.0.0.1:0".into()),
-        wait_s,
-        folder: None,
-        protect: None,
-    }
+    let (name, listen, hosts) = ("sim".into(), Some("127.0.0.1:0".into()), Vec::new());
+    GangPlace { name, member, members, open: false, hosts, listen, wait_s, folder: None, protect: None }
 }
 
 fn seat_of(store: &Store, place: &GangPlace, image: Option<u64>) -> Result<Arc<Seat>, Failure> {
     let meanwhile = Meanwhile { fds: Vec::new(), is_over: &|| None, say: &|_| () };
-    gather(&Plan { store, place, image, meets: false }, &meanwhile)
+    gather(&Plan { store, place, image, meets: false, key: None }, &meanwhile)
 }
 
 /// All members of a gang that has come together.
@@ -309,6 +302,7 @@ fn image(number: u64, epochs: &[u64]) -> GangImage {
         epoch: Epoch(*epoch),
         run_ns: 7,
         digest: "0".into(),
+        ssh: None,
     };
     GangImage::new("sim", number, 1, (0..).zip(epochs).map(part).collect())
 }

@@ -5,6 +5,7 @@
 use super::seat::Seat;
 use crate::exit::Failure;
 use crate::settings::GangPlace;
+use holdfast_image::control::Secret;
 use holdfast_sys::poll;
 use holdfast_tiers::Store;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +21,8 @@ pub struct Plan<'a> {
     pub image: Option<u64>,
     /// They meet before a restart, to agree on its image.
     pub meets: bool,
+    /// Of the leader of an open gang: what its servers prove.
+    pub key: Option<Secret>,
 }
 
 /// What is looked at while others are waited for.

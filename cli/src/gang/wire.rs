@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -209,6 +209,14 @@ impl<M: Serialize + DeserializeOwned> Wire<M> {
             drop(coder);
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// The address of the other side.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
     }
 
     /// Ends the connection: both sides' readers see it.

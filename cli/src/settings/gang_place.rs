@@ -1,4 +1,4 @@
-//! `--gang R/S|auto`: which member of a gang a job is. The place is kept in `job.json`.
+//! `--gang R/S|auto|ssh`: which member of a gang a job is. The place is kept in `job.json`.
 //!
 //! Called by `run` and `restart`; the agent reads the place. Invariant: a place has a member below the number of
 //! members. Fails by: words that say what is accepted.
@@ -25,6 +25,10 @@ pub enum GangChoice {
     Place(u32, u32),
     /// As the launcher says.
     Auto,
+    /// The leader of an open gang, to which others are added by ssh.
+    Ssh,
+    /// A member that is added to one.
+    Added(u32),
 }
 
 /// A member of a gang.
@@ -34,8 +38,14 @@ pub struct GangPlace {
     pub name: String,
     /// This member; the first, 0, is the leader.
     pub member: u32,
-    /// How many there are.
+    /// How many there are; of an open gang, at its start.
     pub members: u32,
+    /// Whether others are added while it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
+    /// Of an open gang that its leader restarts: where the members are, in the words of ssh; the first is its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// Where the leader listens, if that was said: `ADDRESS:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
@@ -66,7 +76,7 @@ pub fn member_job(gang: &str, member: u32) -> String {
     format!("{gang}.{member}")
 }
 
-/// Reads `R/S` or `auto`.
+/// Reads `R/S`, `auto` or `ssh`, or `R/open`, by which a leader adds a member.
 ///
 /// # Errors
 /// Says what is accepted.
@@ -74,9 +84,18 @@ pub fn parse_gang(text: &str) -> Result<GangChoice, String> {
     if text == "auto" {
         return Ok(GangChoice::Auto);
     }
+    if text == "ssh" {
+        return Ok(GangChoice::Ssh);
+    }
+    if let Some(member) = text.strip_suffix("/open").and_then(|member| member.parse().ok()) {
+        return match member {
+            1..MOST_MEMBERS => Ok(GangChoice::Added(member)),
+            _ => Err(format!("members are added to a gang up to number {}, not {member}", MOST_MEMBERS - 1)),
+        };
+    }
     let numbers = text.split_once('/').and_then(|(r, s)| Some((r.parse().ok()?, s.parse().ok()?)));
     let Some((member, members)) = numbers else {
-        return Err("write MEMBER/MEMBERS, for example 0/2 and 1/2, or auto".into());
+        return Err("write MEMBER/MEMBERS, for example 0/2 and 1/2, or auto, or ssh".into());
     };
     check(member, members).map(|()| GangChoice::Place(member, members))
 }
@@ -92,13 +111,21 @@ fn check(member: u32, members: u32) -> Result<(), String> {
 }
 
 impl GangChoice {
+    /// Whether it is of a gang to which others are added.
+    pub fn is_open(self) -> bool {
+        matches!(self, GangChoice::Ssh | GangChoice::Added(_))
+    }
+
     /// The member and how many there are; `variable` reads the environment.
     ///
     /// # Errors
     /// No launcher says it, or says something else.
     pub fn place(self, variable: impl Fn(&str) -> Option<String>) -> Result<(u32, u32), String> {
-        if let GangChoice::Place(member, members) = self {
-            return Ok((member, members));
+        match self {
+            GangChoice::Place(member, members) => return Ok((member, members)),
+            GangChoice::Ssh => return Ok((0, 1)),
+            GangChoice::Added(member) => return Ok((member, member.saturating_add(1))),
+            GangChoice::Auto => {}
         }
         for [rank, size] in VARIABLES {
             let (Some(rank_text), Some(size_text)) = (variable(rank), variable(size)) else { continue };
@@ -124,7 +151,11 @@ mod tests {
     fn a_place_is_a_member_of_so_many() {
         assert_eq!(parse_gang("0/2"), Ok(GangChoice::Place(0, 2)));
         assert_eq!(parse_gang("auto"), Ok(GangChoice::Auto));
-        for wrong in ["2/2", "0/0", "1", "-1/2", "0/2/3", "", "a/b", "0/10001"] {
+        assert_eq!(parse_gang("ssh").map(|choice| choice.place(|_| None)), Ok(Ok((0, 1))));
+        assert_eq!(parse_gang("3/open").map(|choice| choice.place(|_| None)), Ok(Ok((3, 4))));
+        for wrong in
+            ["0/open", "10000/open", "x/open", "2/2", "0/0", "1", "-1/2", "0/2/3", "", "a/b", "0/10001"]
+        {
             assert!(parse_gang(wrong).is_err(), "{wrong}");
         }
         assert_eq!(member_job("sim", 3), "sim.3");

@@ -32,6 +32,7 @@ mod failed_stops;
 mod file_owners;
 mod gang_addresses;
 mod gang_protect;
+mod gang_ssh;
 mod gang_stores;
 mod gang_tcp;
 mod gangs;

@@ -33,7 +33,7 @@ impl EventLoop {
                 running.waiters.push(waiter)
             }
             Some(_) => self.queued.push(waiter),
-            None if self.rollbacks.is_under_way() => self.queued.push(waiter),
+            None if self.rollbacks.is_under_way() || self.starts.is_under_way() => self.queued.push(waiter),
             None => self.start_checkpoint(vec![waiter]),
         }
     }
@@ -109,11 +109,12 @@ impl EventLoop {
     /// What waits for the end of a checkpoint or a rollback: rollbacks first, whose images are there.
     pub(super) fn start_queued(&mut self) {
         self.start_rollback();
-        if self.is_at_work() || self.start_prepared() {
+        if self.is_busy() || self.start_prepared() {
             return;
         }
         let queued = std::mem::take(&mut self.queued);
         self.start_checkpoint(queued);
+        self.start_member();
     }
 
     pub(super) fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
@@ -176,6 +177,7 @@ impl EventLoop {
             }
             Event::Done(result) => self.checkpoint_done(result),
             Event::Gang(heard) => self.heard(heard),
+            Event::SshEnded { member, why } => self.ssh_ended(member, &why),
             Event::Checked(reply) => self.checked(&reply),
             Event::Planned(found) => self.planned(found),
             Event::RolledBack(reply) => self.rolled_back(&reply),

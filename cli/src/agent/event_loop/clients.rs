@@ -55,6 +55,7 @@ impl EventLoop {
         let running = self.running.iter().flat_map(|running| &running.waiters);
         running.chain(&self.queued).chain(&self.asked).any(|waiter| waiter.client == Some(id))
             || self.rollbacks.has(id)
+            || self.starts.has(id)
             || self.checks.has(id)
             || self.removing.contains(&id)
     }
@@ -143,6 +144,11 @@ impl EventLoop {
             Request::Quit => {
                 self.ending = true;
                 self.answer(id, &Reply::Ok);
+            }
+            Request::Remote { host, options } => self.ask_remote(id, host, options),
+            Request::Serves { port } => {
+                let reply = self.own_server(port);
+                self.answer(id, &reply);
             }
             // The regions are read from the program's own table at every checkpoint; this is only a notice.
             Request::Protect { .. } => self.answer(id, &Reply::Ok),

@@ -116,6 +116,8 @@ impl EventLoop {
                 Err(why) => tracing::warn!("member {member} of the gang asks for a checkpoint: {why}"),
             },
             Heard::NoRound(why) => self.give_up(&why),
+            Heard::Serves { member, port } => self.member_serves(member, port),
+            Heard::Over => self.end_own_server(),
             Heard::Lost(why) => {
                 let name = self.seat().map(|(seat, _)| seat.place().name.clone()).unwrap_or_default();
                 self.context.warn(format!(
@@ -123,6 +125,9 @@ impl EventLoop {
                      --gang …` of all members goes on from the last one"
                 ));
                 self.give_up(&why);
+                if why.member == Some(0) {
+                    self.end_own_server();
+                }
             }
         }
     }

@@ -3,8 +3,8 @@
 //! It waits for requests at the socket, for the end of the job's processes, for the checkpoint thread, for the front,
 //! for SIGTERM and for the next interval. Nothing in it blocks: clients that do not read lose their connection.
 //!
-//! This file waits and says what was waited for; `clients`, `members`, `checkpoints`, `planned` and `rollbacks` act on
-//! it.
+//! This file waits and says what was waited for; `clients`, `members`, `checkpoints`, `planned`, `remote` and
+//! `rollbacks` act on it.
 //!
 //! Invariants: one checkpoint or rollback at a time; every waiter gets exactly one reply or a closed connection; the
 //! loop ends only when neither is running.
@@ -14,6 +14,7 @@ mod clients;
 mod gang;
 mod members;
 mod planned;
+mod remote;
 mod rollbacks;
 
 use super::checks::Checks;
@@ -27,6 +28,7 @@ use super::request::CheckpointOptions;
 use super::retention;
 use super::rollbacks::Rollbacks;
 use super::rush::Rush;
+use super::starts::Starts;
 use crate::cascade;
 use crate::exit::Failure;
 use crate::front_link::Tell;
@@ -103,6 +105,7 @@ pub struct EventLoop {
     /// A round that begins when the checkpoint before is done.
     prepared: Option<Prepare>,
     rollbacks: Rollbacks,
+    starts: Starts,
     checks: Checks,
     due: Option<Instant>,
     newest: Option<Epoch>,
@@ -169,6 +172,7 @@ impl EventLoop {
             asked: Vec::new(),
             prepared: None,
             rollbacks: Rollbacks::default(),
+            starts: Starts::default(),
             checks: Checks::default(),
             due: context.every_s().map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
@@ -277,6 +281,11 @@ impl EventLoop {
         self.running.is_some() || self.rollbacks.is_under_way()
     }
 
+    /// Whether no checkpoint may begin now.
+    fn is_busy(&self) -> bool {
+        self.is_at_work() || self.starts.is_under_way()
+    }
+
     /// Whether no process has been there for long enough.
     fn is_alone(&self) -> bool {
         self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience)
@@ -324,7 +333,7 @@ impl EventLoop {
         let end = self.alone.filter(|_| !self.is_at_work()).map(|(since, patience)| since + patience);
         // Until the tiers are done, which do not report it.
         let end = end.map(|end| if end <= now { now + TIERS_LOOK } else { end });
-        let due = self.due.filter(|_| !self.is_at_work() && self.program_pid().is_some());
+        let due = self.due.filter(|_| !self.is_busy() && self.program_pid().is_some());
         let hook = self.hook.is_busy().then(|| now + HOOK_LOOK);
         end.into_iter().chain(due).chain(hook).min().map(|moment| moment.saturating_duration_since(now))
     }
@@ -379,7 +388,7 @@ impl EventLoop {
     }
 
     fn check_clock(&mut self) {
-        let Some(due) = self.due.filter(|_| !self.is_at_work() && self.program_pid().is_some()) else {
+        let Some(due) = self.due.filter(|_| !self.is_busy() && self.program_pid().is_some()) else {
             return;
         };
         if due <= Instant::now() {

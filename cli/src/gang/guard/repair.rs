@@ -138,8 +138,14 @@ mod tests {
     use holdfast_image::Epoch;
 
     fn image() -> GangImage {
-        let part =
-            |member| MemberImage { member, host: "a".into(), epoch: Epoch(2), run_ns: 1, digest: "0".into() };
+        let part = |member| MemberImage {
+            member,
+            host: "a".into(),
+            epoch: Epoch(2),
+            run_ns: 1,
+            digest: "0".into(),
+            ssh: None,
+        };
         GangImage::new("sim", 2, 1, (0..4).map(part).collect())
     }
 

@@ -82,6 +82,10 @@ impl FileReader<'_> {
             (Some(_), None) if leads_to_objects(taken) => {
                 return self.pair_with(taken, found.inode, socket_type, &kernel, Waiting::default());
             }
+            // As `holdfast rsh` sees that the agent has gone: it asks the next one.
+            (Some(_), None) if leads_to_agent(taken) => {
+                return self.pair_with(taken, found.inode, socket_type, &kernel, Waiting::default());
+            }
             // Closed by its process: what it has sent can still be read.
             (Some(0), _) if kernel.ended && !is_datagram => {
                 return self.pair(taken, found.inode, socket_type, &kernel);
@@ -411,6 +415,13 @@ fn is_server_of_objects(path: &[u8]) -> bool {
 /// Whether it is a client's connection there. The path of the other end lies behind two bytes of the family.
 pub(super) fn leads_to_objects(socket: &OwnedFd) -> bool {
     peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects))
+}
+
+/// Whether it is a connection to an agent of ours (`tiers/src/job.rs`).
+pub(super) fn leads_to_agent(socket: &OwnedFd) -> bool {
+    let name =
+        |path: &[u8]| path.split(|byte| *byte == 0).next().is_some_and(|path| path.ends_with(b"/agent.sock"));
+    peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(name))
 }
 
 /// How a socket is refused.

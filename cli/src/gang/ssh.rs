@@ -1,0 +1,220 @@
+//! The real ssh, by which the leader of an open gang starts a member on another host.
+//!
+//! Started by the leader's agent, outside of the job: no image has it. `HOLDFAST_SSH` names another program that is
+//! called in the same way. What it says goes into a file beside the agent's log. What must hold: nothing secret is on a
+//! command line; what a shell there reads is quoted. Fails by: what it has said last, when it has ended, or the time is
+//! over.
+
+use crate::entries::helper_environment;
+use crate::exit::{Exit, Failure};
+use crate::helper::binary;
+use crate::settings::GangPlace;
+use holdfast_sys::ptrace;
+use holdfast_tiers::{Job, Store};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const ENV_SSH: &str = "HOLDFAST_SSH";
+/// How often it is looked at until its member is there.
+const LOOK: Duration = Duration::from_millis(20);
+/// So much of what it has said is told.
+const TAIL: u64 = 2048;
+/// How long a member may wait for its leader, which is there.
+const WAIT: &str = "60s";
+
+/// What a member is started for.
+#[derive(Clone, Copy, Debug)]
+pub enum Task {
+    /// It is added to a gang that runs.
+    Add,
+    /// It goes on from this image of the gang, one of so many members.
+    Restart(u64, u32),
+}
+
+/// One that runs.
+#[derive(Debug)]
+pub struct Ssh {
+    pid: i32,
+    is_there: AtomicBool,
+}
+
+impl Ssh {
+    /// Its member is there: its time is not measured any more.
+    pub fn is_there(&self) {
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    /// It is not wanted any more.
+    pub fn end(&self) {
+        if !self.is_there.load(Ordering::Acquire) {
+            let _ = ptrace::kill(self.pid, libc::SIGTERM);
+        }
+    }
+}
+
+/// Starts a member on a host. `ended` is told in words how it has ended.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start(
+    (store, place): (&Store, &GangPlace),
+    (member, host, options): (u32, &str, &[String]),
+    task: Task,
+    ended: impl FnOnce(String) + Send + 'static,
+) -> Result<Arc<Ssh>, Failure> {
+    let job = store.job(&place.job_of(0))?;
+    let program = std::env::var_os(ENV_SSH).filter(|name| !name.is_empty()).unwrap_or_else(|| "ssh".into());
+    let words = words(store, place, member, task)?;
+    let log = log(&job, member);
+    let failed = |what: &Path, error: io::Error| {
+        Failure::new(
+            Exit::Internal,
+            format!("starting member {member} on {host}: {}: {error}", what.display()),
+        )
+    };
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&log);
+    let file = file.map_err(|error| failed(&log, error))?;
+    let again = file.try_clone().map_err(|error| failed(&log, error))?;
+    let mut command = Command::new(&program);
+    command.args(options).arg(host).arg(&words).env_clear();
+    for entry in helper_environment()? {
+        let entry = entry.as_bytes();
+        let at = entry.iter().position(|&c| c == b'=').unwrap_or(entry.len());
+        command
+            .env(OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(entry.get(at + 1..).unwrap_or_default()));
+    }
+    command.stdin(Stdio::null()).stdout(again).stderr(file);
+    let child = command.spawn().map_err(|error| failed(Path::new(&program), error))?;
+    tracing::info!(
+        "member {member} of gang {} is started on {host}: {}",
+        place.name,
+        words.to_string_lossy()
+    );
+    let pid = i32::try_from(child.id()).unwrap_or(0);
+    let ssh = Arc::new(Ssh { pid, is_there: AtomicBool::new(false) });
+    let (of_thread, limit) = (Arc::clone(&ssh), Duration::from_secs(place.wait_s));
+    let (host, program) = (host.to_owned(), program.to_string_lossy().into_owned());
+    thread::Builder::new()
+        .name("gang-ssh".into())
+        .spawn(move || {
+            let why = match wait(child, &of_thread, limit) {
+                Some(status) => format!("{program} {host} has ended ({status})"),
+                None => format!("it did not come within {} s (--gang-wait)", limit.as_secs()),
+            };
+            let said = said(&log);
+            said.lines().for_each(|line| tracing::info!("{program} {host}: {line}"));
+            let colon = if said.is_empty() { "" } else { ": " };
+            ended(format!("member {member} on {host}: {why}{colon}{said}"));
+        })
+        .map_err(|error| Failure::system("starting a thread", &error))?;
+    Ok(ssh)
+}
+
+/// Where what it says goes.
+pub fn log(job: &Job, member: u32) -> PathBuf {
+    job.dir().join(format!("member-{member}.log"))
+}
+
+/// Waits for its end; `None`: its member has not come in time.
+fn wait(mut child: Child, ssh: &Ssh, limit: Duration) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    while !ssh.is_there.load(Ordering::Acquire) {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if begun.elapsed() >= limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        thread::sleep(LOOK);
+    }
+    child.wait().ok()
+}
+
+/// What it has said last.
+fn said(log: &Path) -> String {
+    let read = || {
+        let mut file = File::open(log)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+        let mut text = Vec::new();
+        file.take(TAIL).read_to_end(&mut text)?;
+        io::Result::Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    read().unwrap_or_default()
+}
+
+/// What a shell on the other host is given.
+fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<OsString, Failure> {
+    let binary = binary()?;
+    let root =
+        std::path::absolute(store.root()).map_err(|error| Failure::system("the store's path", &error))?;
+    let gang = &place.name;
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some(library) = std::env::var_os("HOLDFAST_LIB") {
+        let mut entry = OsString::from("HOLDFAST_LIB=");
+        entry.push(library);
+        words.extend(["env".into(), entry]);
+    }
+    words.extend([binary.as_os_str().to_owned(), "--store".into(), root.into_os_string()]);
+    let texts: Vec<String> = match task {
+        Task::Add => {
+            let of = format!("{member}/open");
+            ["run", "--name", gang, "--gang", &of, "--gang-wait", WAIT, "--"].map(str::to_owned).into()
+        }
+        Task::Restart(image, members) => {
+            let (name, of) = (format!("{gang}@{image}"), format!("{member}/{members}"));
+            ["restart", &name, "--gang", &of, "--gang-wait", WAIT].map(str::to_owned).into()
+        }
+    };
+    words.extend(texts.into_iter().map(OsString::from));
+    if matches!(task, Task::Add) {
+        words.extend([binary.into_os_string(), "__rsh-server".into()]);
+    }
+    let quoted: Vec<Vec<u8>> = words.iter().map(|word| quoted(word.as_bytes())).collect();
+    Ok(OsString::from_vec(quoted.join(&b' ')))
+}
+
+/// A word as shells read it back.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(byte);
+    if !word.is_empty() && word.iter().all(is_plain) {
+        return word.to_vec();
+    }
+    let mut text = vec![b'\''];
+    for byte in word {
+        match byte {
+            b'\'' => text.extend(b"'\\''"),
+            byte => text.push(*byte),
+        }
+    }
+    text.push(b'\'');
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shells_read_words_back_as_they_are() {
+        for word in ["plain/1.2-x", "", "a b", "it's", "$HOME `x` \\ \"", "*", "~", "a;b&c|d", "#", "ü"] {
+            let text = OsString::from_vec(quoted(word.as_bytes()));
+            let mut line = OsString::from("printf %s ");
+            line.push(&text);
+            let said = Command::new("/bin/sh").arg("-c").arg(&line).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout), word, "{line:?}");
+        }
+    }
+}
