@@ -225,6 +225,7 @@ fn checkpoint_points() -> Vec<String> {
             "remove-",
             "fetch-",
             "gang-",
+            "guard-",
             "pages-",
             "cuda-",
             "rollback-",

@@ -288,9 +288,8 @@ fn a_program_that_takes_all_connections_leaves_some_for_the_commands() -> Result
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
         bed.until("all connections", PATIENCE, || bed.work().join("full").exists())?;
         ensure!(bed.pid(JOB)? == Some(pid), "the agent is silent");
-        let said = bed.say(&["checkpoint", JOB])?;
-        // Its sockets are in the way; but the agent has answered.
-        ensure!(said.code() == 69, "status {}: {}", said.code(), said.stderr);
+        // The agent has answered. A restart gives its sockets no other end.
+        bed.say(&["checkpoint", JOB])?.success()?;
         holdfast_tests::restart_chain::kill_program(pid, &mut front)?;
         bed.check_clean(JOB)?;
     }
