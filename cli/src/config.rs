@@ -104,6 +104,9 @@ fn spec(name: &str, rules: &Rules) -> Result<TierSpec, String> {
         None if stack::Place::is_store(name) => stack::Place::Store,
         None => return Err("it needs address = \"...\", for example \"dir=/pfs/me\"".into()),
     };
+    if let stack::Place::Log(_) = place {
+        return Err(format!("{}; there is one for each job: `run --tier {place}`", stack::Place::NO_IMAGES));
+    }
     let mut spec = TierSpec::new(place);
     let numbers = [("keep", rules.keep), ("every", rules.every)];
     for (rule, value) in numbers.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {

@@ -34,6 +34,7 @@ mod last_restart;
 mod last_run;
 mod levels;
 mod log;
+mod log_tier;
 mod measured;
 mod mpi;
 mod names;

@@ -73,6 +73,7 @@ pub fn open(spec: &TierSpec) -> Result<Arc<dyn Tier>, TierError> {
         Place::At(address) => return address::open(address).map(Arc::from),
         Place::Store => "this is the store: `holdfast list JOB` shows what it has",
         Place::Memory(_) => "this is memory above the store: `holdfast list JOB` shows what it has",
+        Place::Log(_) => Place::NO_IMAGES,
     };
     Err(TierError::Settings { object: spec.name(), why: why.to_owned() })
 }

@@ -159,7 +159,7 @@ pub struct ServeArgs {
     /// A stream that may be read, or some versions of it: sim, sim/1, sim@10-20; repeatable. No other may
     #[arg(long, value_name = "NAME[/RANK][@FIRST-LAST]", value_parser = parse_export, requires = "listen")]
     pub export: Vec<Export>,
-    /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
-    #[arg(long, value_name = "DIR", requires = "listen")]
+    /// Folder of the logs, or log=DIR [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
+    #[arg(long, value_name = "DIR", value_parser = super::streams::parse_folder, requires = "listen")]
     pub streams: Option<PathBuf>,
 }

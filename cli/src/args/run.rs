@@ -40,7 +40,9 @@ pub struct RunArgs {
     pub keep_daily: Option<u64>,
     /// Copy images to this tier, too, in the background: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s], for
     /// example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first). ADDRESS local: rules for
-    /// the store itself. memory[,keep=N][,max=SIZE]: images go into memory first, and from there to the store
+    /// the store itself. memory[,keep=N][,max=SIZE]: images go into memory first, and from there to the store.
+    /// log=/FOLDER[,max=SIZE][,full=drop|keep][,wait=SECONDS]: the logs of the program's streams (nvs.h) are there, in
+    /// memory, of SIZE each; no images
     /// [default: the tiers of config.toml in the store, else in ~/.config/holdfast]
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
@@ -241,6 +243,8 @@ impl RunArgs {
             exec_after: self.exec_after.clone(),
             // With those of configuration files.
             tiers: JobTiers::default(),
+            // With that of the job.
+            log: None,
             // With the name of the job.
             gang: None,
         }

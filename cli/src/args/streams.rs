@@ -3,14 +3,22 @@
 use clap::Args;
 use std::path::PathBuf;
 
+/// The folder of logs: a path, or a log tier as `run --tier` takes it.
+pub(super) fn parse_folder(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("log=").unwrap_or(text) {
+        "" => Err("a folder is asked for, for example /dev/shm/x".into()),
+        path => Ok(path.into()),
+    }
+}
+
 /// `holdfast streams`.
 #[derive(Debug, Args)]
 pub struct StreamsArgs {
     /// Only streams of this name
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
-    /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
-    #[arg(long, value_name = "DIR")]
+    /// Folder of the logs, or log=DIR [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
+    #[arg(long, value_name = "DIR", value_parser = parse_folder)]
     pub streams: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -37,8 +45,8 @@ pub struct CatArgs {
     /// each image, until the job has ended
     #[arg(short, long, requires = "object")]
     pub follow: bool,
-    /// Folder of the logs [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
-    #[arg(long, value_name = "DIR")]
+    /// Folder of the logs, or log=DIR [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
+    #[arg(long, value_name = "DIR", value_parser = parse_folder)]
     pub streams: Option<PathBuf>,
     /// Of a stream on another host, where `holdfast serve --listen` runs
     #[arg(long, value_name = "ADDRESS:PORT", requires = "key", conflicts_with_all = ["image", "streams"])]

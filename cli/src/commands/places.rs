@@ -110,7 +110,8 @@ pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec], above: Above) -
             (Place::Store, Above::Together) => {
                 places.found.extend(job.map(|job| place(job.folder().clone())));
             }
-            (Place::At(_), _) => match folders(spec, (job_name, id.as_deref()), &record) {
+            // Of a log it is said that it has none.
+            (Place::At(_) | Place::Log(_), _) => match folders(spec, (job_name, id.as_deref()), &record) {
                 Ok(found) => places.found.extend(found),
                 Err(error) => places.failed.push((spec.clone(), error)),
             },

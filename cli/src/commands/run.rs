@@ -16,7 +16,7 @@ use crate::last_run::{self, LastRun};
 use crate::names::{claim_job, if_full, title};
 use crate::rsh::launchers;
 use crate::settings::{Recipe, SaveFiles, Settings};
-use crate::{config, front, mpi, planned, program, report, same_run, tiers};
+use crate::{config, front, log_tier, mpi, planned, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
 use holdfast_tiers::stack::{JobTiers, TierSpec, TiersRecord};
@@ -56,7 +56,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if args.compression().is_none() {
         settings.compress = config::compression(&store)?.unwrap_or_default();
     }
-    settings.tiers = chosen_tiers(args, &store)?;
+    let (log, of_images) = log_tier::among(&args.tier)?;
+    settings.log = log.map_or_else(|| old_log(args, &store), |log| Ok(Some(log)))?;
+    settings.tiers = chosen_tiers(args, &of_images, &store)?;
     settings.gang = gang::place_of_run(args, &store, &settings)?;
     if let Some(place) = settings.gang.clone().filter(|place| place.open && !place.is_leader()) {
         settings = gang::as_leader(&store, place)?;
@@ -76,6 +78,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         return Ok(ending);
     }
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
+    let streams = log_tier::variables(settings.log.as_ref())?;
     claim_job(&store, job_name, &title(&args.command), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
@@ -92,6 +95,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
             recipe(args, &settings, job)?.write(job)?;
             let (settings, arguments) = (&settings, arguments.clone());
             let (program, mut extra, image) = (&path, args.on_restart.variables(), None);
+            extra.extend(streams.clone());
             if let Some(place) = &settings.gang {
                 extra.extend(launchers::variables(job, place)?);
             }
@@ -105,14 +109,23 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
 
 /// The tiers of this command line; else those of the configuration, and of a job that goes on those that it had: its
 /// images may be there alone.
-fn chosen_tiers(args: &RunArgs, store: &Store) -> Result<JobTiers, Failure> {
-    let chosen = tiers::chosen(&args.tier, args.no_tiers, store)?;
-    if args.resume.is_none() || args.no_tiers || !args.tier.is_empty() {
+fn chosen_tiers(args: &RunArgs, given: &[TierSpec], store: &Store) -> Result<JobTiers, Failure> {
+    let chosen = tiers::chosen(given, args.no_tiers, store)?;
+    if args.resume.is_none() || args.no_tiers || !given.is_empty() {
         return Ok(chosen);
     }
     let here = copies::here(store, args.name.as_deref().unwrap_or_default())?;
     let Some(old) = here.and_then(|(_, recipe)| recipe) else { return Ok(chosen) };
     Ok(chosen.or(&old.settings.tiers))
+}
+
+/// The log tier of a job that goes on.
+fn old_log(args: &RunArgs, store: &Store) -> Result<Option<TierSpec>, Failure> {
+    if args.resume.is_none() {
+        return Ok(None);
+    }
+    let here = copies::here(store, args.name.as_deref().unwrap_or_default())?;
+    Ok(here.and_then(|(_, recipe)| recipe).and_then(|recipe| recipe.settings.log))
 }
 
 /// Whether there was no job of this name; one that cannot be looked at counts as one.

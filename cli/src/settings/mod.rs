@@ -18,7 +18,7 @@ use holdfast_image::control::Wishes;
 use holdfast_image::processor::CpuLevel;
 use holdfast_tiers::Job;
 use holdfast_tiers::codec::{Codec, Compression, UnknownCompression};
-use holdfast_tiers::stack::{JobTiers, LocalRules};
+use holdfast_tiers::stack::{JobTiers, LocalRules, TierSpec};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -137,6 +137,9 @@ pub struct Settings {
     /// Tiers: the rules of the first, and those below it, the fastest first.
     #[serde(skip_serializing_if = "JobTiers::is_empty")]
     pub tiers: JobTiers,
+    /// Where the logs of its streams are, and what they are like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<TierSpec>,
     /// Which member of a gang it is, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangPlace>,

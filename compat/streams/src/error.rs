@@ -13,6 +13,11 @@ pub enum Error {
     System { path: PathBuf, why: io::Error },
     #[error("{} is no log of Holdfast, or a damaged one ({why}): remove it, or choose another name", path.display())]
     NotALog { path: PathBuf, why: String },
+    #[error(
+        "{}: the file system has no room for the log ({why}): make room there, or a log smaller, for a stream that is \
+         new (HOLDFAST_STREAM_SIZE)", path.display()
+    )]
+    NoRoom { path: PathBuf, why: io::Error },
     #[error("{}: another process writes to this stream: end it first", path.display())]
     Busy { path: PathBuf },
     #[error("{}: no such stream; `holdfast streams` lists those that there are", path.display())]

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::layout::{self, FileHead, HEAD_AT, Kind, RING_AT};
 use crate::objects::{self, Object, Objects};
 use crate::place::Place;
-use crate::writer::read_head;
+use crate::writer::{check_len, read_head};
 use crate::{locks, record};
 use holdfast_sys::mapped_buffer::{MappedBuffer, Use};
 use std::collections::{BTreeMap, HashMap};
@@ -109,9 +109,12 @@ impl Reader {
         Ok(reader)
     }
 
-    /// A child of fork has no such mapping.
+    /// A child of fork has no such mapping; and a log that was cut is an error, and no SIGBUS.
     fn own(&self) -> Result<(), Error> {
-        if self.process == std::process::id() { Ok(()) } else { Err(Error::Forked) }
+        if self.process != std::process::id() {
+            return Err(Error::Forked);
+        }
+        check_len(&self.head, &self.file, &self.path)
     }
 
     fn failed(&self, why: io::Error) -> Error {
@@ -188,7 +191,7 @@ impl Reader {
     /// Steps to the next version of which all is there; what it has in the log. `None`: there is none yet.
     ///
     /// # Errors
-    /// The cursor cannot be moved; it was opened by another process.
+    /// The cursor cannot be moved; it was opened by another process; the log was cut.
     pub fn step(&mut self) -> Result<Option<Version>, Error> {
         self.own()?;
         while let Some(found) = record::read(&self.map, &self.head, self.next) {
@@ -348,7 +351,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.own().is_ok() {
             let _ = self.cursors.set_long(layout::cursor_at(self.slot), 0);
         }
     }

@@ -62,7 +62,7 @@ impl Writer {
         if to_end < len { to_end.saturating_add(len) } else { len }
     }
 
-    fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.head.capacity - (self.tail - self.first)
     }
 

@@ -21,7 +21,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -181,6 +181,7 @@ impl Writer {
         if self.process != std::process::id() {
             return Err(Error::Forked);
         }
+        check_len(&self.head, &self.file, &self.path)?;
         check(sources)?;
         let version = self.version() + 1;
         let changed: Vec<Part> =
@@ -297,7 +298,7 @@ impl Writer {
             self.allocate(RECORD_HEAD as u64)?;
             self.commit(Kind::Pad, version, &[], len)?;
         }
-        self.allocate(len)?;
+        self.allocate(len + LINE)?;
         let place = self.head.place(self.tail);
         for (entry, bytes) in entries.iter_mut().zip(bytes) {
             entry.sum = self.copy_in(place + entry.data, entry, bytes)?;
@@ -334,10 +335,15 @@ impl Writer {
             time_ns: clock::realtime_ns(),
             entries: u32::try_from(entries.len()).unwrap_or(u32::MAX),
         };
-        let place = self.head.place(self.tail);
+        let (place, next) = (self.head.place(self.tail), self.head.place(self.tail + len));
+        let free = self.free();
         let mut written = || {
             self.map.write(place, &head.bytes())?;
             self.map.write(place + RECORD_HEAD as u64, &table)?;
+            if len < free {
+                // What a log had there before damage cut it off does not come behind this record.
+                self.map.set_long(next, 0)?;
+            }
             self.map.set_long(place, head.commit(&self.head, &table))
         };
         written().map_err(|why| self.failed(why))?;
@@ -348,15 +354,20 @@ impl Writer {
 
     /// Has memory for so many bytes from the tail on.
     fn allocate(&mut self, len: u64) -> Result<(), Error> {
-        let end = self.tail % self.head.capacity + len;
+        let end = (self.tail % self.head.capacity + len).min(self.head.capacity);
         if end <= self.allocated {
             return Ok(());
         }
-        let end = end.max(self.allocated + STEP).min(self.head.capacity);
+        let ahead = end.max(self.allocated + STEP).min(self.head.capacity);
+        // A file system that has less than a step left may have enough.
+        let made = self.allocate_to(ahead).or_else(|_| self.allocate_to(end));
+        made.map_err(|why| Error::NoRoom { path: self.path.clone(), why })
+    }
+
+    fn allocate_to(&mut self, end: u64) -> io::Result<()> {
+        let (at, bytes) = (RING_AT + self.allocated, end - self.allocated);
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        let (at, bytes) = (number(RING_AT + self.allocated), number(end - self.allocated));
-        fallocate(&self.file, FallocateFlags::empty(), at, bytes)
-            .map_err(|error| self.failed(error.into()))?;
+        fallocate(&self.file, FallocateFlags::empty(), number(at), number(bytes))?;
         self.allocated = end;
         Ok(())
     }
@@ -391,7 +402,7 @@ fn laid_out(mut entries: Vec<Entry>) -> (Vec<Entry>, u64) {
     (entries, at)
 }
 
-pub(crate) fn read_head(file: &File, path: &std::path::Path) -> Result<FileHead, Error> {
+pub(crate) fn read_head(file: &File, path: &Path) -> Result<FileHead, Error> {
     let mut bytes = [0; layout::FILE_HEAD];
     let not_a_log = |why: String| Error::NotALog { path: path.to_owned(), why };
     let failed = |why| Error::System { path: path.to_owned(), why };
@@ -401,10 +412,17 @@ pub(crate) fn read_head(file: &File, path: &std::path::Path) -> Result<FileHead,
     }
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     let head = FileHead::parse(&bytes).map_err(not_a_log)?;
-    match len == head.file_len() {
-        true => Ok(head),
-        false => Err(not_a_log(format!("it has {len} bytes, and should have {}", head.file_len()))),
+    check_len(&head, file, path).map(|()| head)
+}
+
+/// What was cut is not touched: that would be SIGBUS.
+pub(crate) fn check_len(head: &FileHead, file: &File, path: &Path) -> Result<(), Error> {
+    let len = file.metadata().map_err(|why| Error::System { path: path.to_owned(), why })?.len();
+    if len == head.file_len() {
+        return Ok(());
     }
+    let why = format!("it has {len} bytes, and should have {}", head.file_len());
+    Err(Error::NotALog { path: path.to_owned(), why })
 }
 
 /// Makes a log that has nothing yet; another process may do the same.

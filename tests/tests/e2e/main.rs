@@ -50,6 +50,7 @@ mod launchers;
 mod lazy;
 mod lifecycle;
 mod lists;
+mod log_tier;
 mod matrix;
 mod memory;
 mod messages;

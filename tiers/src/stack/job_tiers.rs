@@ -27,7 +27,7 @@ impl JobTiers {
     /// Those that are named, in this order.
     ///
     /// # Errors
-    /// A tier is named twice, or memory not first.
+    /// A tier is named twice, memory not first, or one that has no images: a log.
     pub fn of(specs: &[TierSpec]) -> Result<JobTiers, String> {
         let mut tiers = JobTiers::default();
         for (at, spec) in specs.iter().enumerate() {
@@ -42,6 +42,7 @@ impl JobTiers {
                 Place::Memory(_) => tiers.memory = Some(spec.clone()),
                 Place::Store => tiers.store = spec.clone(),
                 Place::At(_) => tiers.lower.push(spec.clone()),
+                Place::Log(_) => return Err(format!("tier {name}: {}", Place::NO_IMAGES)),
             }
         }
         Ok(tiers)
@@ -152,7 +153,9 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_said() {
-        for words in [&["dir=/x", "/x,keep=1"][..], &["dir=/x", "memory"], &["memory", "memory=/y"]] {
+        for words in
+            [&["dir=/x", "/x,keep=1"][..], &["dir=/x", "memory"], &["memory", "memory=/y"], &["log=/x"]]
+        {
             assert!(tiers(words).is_err(), "{words:?}");
         }
     }

@@ -40,4 +40,4 @@ pub use plan::{HeldVersion, LocalRules, local_removals, wanted};
 pub use record::{TierRecord, TiersRecord};
 pub(crate) use segment_check::SegmentCheck;
 pub use shared::{Activity, IsOver, OnFailure, OnOther, Opener, TierState};
-pub use spec::TierSpec;
+pub use spec::{Full, TierSpec};

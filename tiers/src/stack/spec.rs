@@ -1,4 +1,5 @@
-//! A tier as the user names it: `ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s]`.
+//! A tier as the user names it: `ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s]`, or
+//! `log=/FOLDER[,max=SIZE][,full=drop|keep][,wait=SECONDS]`.
 //!
 //! Read from the command line, from `job.json` and, by parts, from configuration files. Pure.
 //! Invariant: there is no password in an address: credentials come from the environment and its files, so that none
@@ -20,12 +21,40 @@ pub struct TierSpec {
     pub rules: Retention,
     /// Most bytes per second towards it, for all jobs of the user on this host together; none: as fast as it goes.
     pub rate: Option<u64>,
+    /// What happens in a log that is full; none: [`Full::Drop`].
+    pub full: Option<Full>,
+    /// For how many seconds a put into a full log waits for a consumer; none: it does not.
+    pub wait_s: Option<u64>,
+}
+
+/// What happens in a log that is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Full {
+    /// The oldest version goes that nothing needs.
+    Drop,
+    /// A put fails.
+    Keep,
+}
+
+impl Full {
+    /// As users write it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Full::Drop => "drop",
+            Full::Keep => "keep",
+        }
+    }
 }
 
 impl TierSpec {
     /// A tier without rules.
     pub fn new(place: Place) -> TierSpec {
-        TierSpec { place, rules: Retention::default(), rate: None }
+        TierSpec { place, rules: Retention::default(), rate: None, full: None, wait_s: None }
+    }
+
+    /// Whether this is a log.
+    pub fn is_log(&self) -> bool {
+        matches!(self.place, Place::Log(_))
     }
 
     /// Whether this is the store itself, where only rules can be given.
@@ -43,12 +72,28 @@ impl TierSpec {
         self.place.to_string()
     }
 
-    /// Sets one rule: `keep`, `every`, `max` or `rate`.
+    /// Sets one rule: `keep`, `every`, `max` or `rate`; of a log `max`, `full` or `wait`.
     ///
     /// # Errors
     /// Says what is accepted.
     pub fn set(&mut self, rule: &str, value: &str) -> Result<(), String> {
         match rule {
+            "keep" | "every" | "rate" if self.is_log() => {
+                return Err(format!(
+                    "{rule}= is of images, which do not go into a log (memory is for them); write max=SIZE, \
+                     full=drop, full=keep or wait=SECONDS"
+                ));
+            }
+            "full" if self.is_log() => {
+                let known = [Full::Drop, Full::Keep].into_iter().find(|known| known.text() == value);
+                let wrong =
+                    || format!("full={value}: drop (the oldest versions go) or keep (a put fails) is needed");
+                self.full = Some(known.ok_or_else(wrong)?);
+            }
+            "wait" if self.is_log() => {
+                let wrong = |_| format!("wait={value}: a number of seconds is needed");
+                self.wait_s = Some(value.parse().map_err(wrong)?);
+            }
             "keep" => self.rules.keep = Some(count(rule, value)?),
             "every" if self.is_store() => {
                 return Err("every= is for lower tiers: local has all images".into());
@@ -111,7 +156,10 @@ impl fmt::Display for TierSpec {
         for (rule, value) in sizes.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
             write!(out, ",{rule}={}", Size(value))?;
         }
-        Ok(())
+        if let Some(full) = self.full {
+            write!(out, ",full={}", full.text())?;
+        }
+        self.wait_s.map_or(Ok(()), |wait| write!(out, ",wait={wait}"))
     }
 }
 
@@ -150,6 +198,10 @@ mod tests {
         let memory = read("memory=/mnt/pmem,keep=2,max=1G").unwrap();
         assert_eq!(memory.place, Place::Memory(Some("/mnt/pmem".into())));
         assert!(read("memory").unwrap().is_memory());
+        let log = read("log=/dev/shm/x,max=512M,full=keep,wait=5").unwrap();
+        assert_eq!((log.rules.max_bytes, log.full, log.wait_s), (Some(512 << 20), Some(Full::Keep), Some(5)));
+        assert_eq!(log.to_string(), "log=/dev/shm/x,max=512M,full=keep,wait=5");
+        assert_eq!(read("log=/x,full=drop").unwrap().to_string(), "log=/x,full=drop");
     }
 
     #[test]
@@ -169,6 +221,12 @@ mod tests {
             "local,rate=1M",
             "memory,every=2",
             "memory=/mnt,rate=1M",
+            "memory,full=drop",
+            "log=/x,keep=2",
+            "log=/x,every=2",
+            "log=/x,rate=1M",
+            "log=/x,full=all",
+            "log=/x,wait=-1",
             "s3://me:secret@bucket/prefix",
             "http://host/x?token=secret",
         ] {

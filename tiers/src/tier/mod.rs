@@ -26,7 +26,7 @@ pub use error::TierError;
 pub use folder::FolderTier;
 pub(crate) use group::Group;
 pub use local::LocalTier;
-pub use memory::{MemoryFirst, MemoryTier};
+pub use memory::{MemoryFirst, MemoryTier, make_log_folder};
 pub use name::BlobName;
 pub use remote::RemoteTier;
 pub use remote::plain;

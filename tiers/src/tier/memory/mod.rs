@@ -51,15 +51,7 @@ impl MemoryTier {
     pub fn open(root: &Path, max: u64) -> Result<MemoryTier, TierError> {
         posix::make_folder(root, true)?;
         let files = LocalTier::open(root)?;
-        let root = files.root().to_owned();
-        let system = statfs(&root);
-        let system = system.map_err(|error| TierError::io("look at", posix::shown(&root))(error.into()))?;
-        let dax = !is_memory(&system);
-        if dax && !is_dax(&root)? {
-            let why = "it is not in memory: give a folder in a tmpfs (/dev/shm) or on a file system with DAX, or use \
-                       dir= for a disk";
-            return Err(TierError::Settings { object: posix::shown(&root), why: why.into() });
-        }
+        let (system, dax) = in_memory(files.root(), ", or use dir= for a disk")?;
         Ok(MemoryTier::at(files, &system, max, dax))
     }
 
@@ -103,6 +95,29 @@ impl MemoryTier {
         let folder = self.files.folder(folder, true)?;
         self.pool.add(&folder, bytes)
     }
+}
+
+/// Makes a folder for logs of streams, with mode 0700, if it is not there, and checks it.
+///
+/// # Errors
+/// As [`MemoryTier::open`].
+pub fn make_log_folder(root: &Path) -> Result<(), TierError> {
+    posix::make_folder(root, true)?;
+    in_memory(root, "").map(drop)
+}
+
+/// The file system of a folder, and whether it has DAX; it is an error if it is not in memory. `instead`: what else
+/// there is.
+fn in_memory(root: &Path, instead: &str) -> Result<(Statfs, bool), TierError> {
+    let system = statfs(root).map_err(|error| TierError::io("look at", posix::shown(root))(error.into()))?;
+    let dax = !is_memory(&system);
+    if dax && !is_dax(root)? {
+        let why = format!(
+            "it is not in memory: give a folder in a tmpfs (/dev/shm) or on a file system with DAX{instead}"
+        );
+        return Err(TierError::Settings { object: posix::shown(root), why });
+    }
+    Ok((system, dax))
 }
 
 fn is_memory(system: &Statfs) -> bool {

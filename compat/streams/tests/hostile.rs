@@ -1,0 +1,171 @@
+//! Logs in which any bytes were changed, or that were cut, before or while they are open: no panic, no SIGBUS, and what
+//! is read is what was put.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use holdfast_streams::Error;
+use holdfast_streams::layout::{Kind, PAGE};
+use holdfast_streams::place::Place;
+use holdfast_streams::reader::Reader;
+use holdfast_streams::writer::{Changed, Options, Source, Writer};
+use proptest::prelude::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const CAPACITY: u64 = 48 * PAGE;
+
+/// A folder that goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("holdfast-streams-hostile-{}-{number}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+    fn place(&self) -> Place {
+        Place::parse("sim/0", &self.0).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The byte of a page in a version: all in the first, and every third page since.
+fn byte(page: usize, version: u64) -> u8 {
+    let last =
+        (1..=version).rev().find(|version| *version == 1 || (*version + page as u64).is_multiple_of(3));
+    (last.unwrap_or(0) * 31 + page as u64) as u8
+}
+
+fn contents(version: u64) -> Vec<u8> {
+    (0..4).flat_map(|page| vec![byte(page, version); PAGE as usize]).chain([version as u8; 77]).collect()
+}
+
+fn options() -> Options {
+    Options { capacity: CAPACITY, wait: Duration::ZERO, keep: false }
+}
+
+fn put(writer: &mut Writer, version: u64) -> Result<u64, Error> {
+    put_as(writer, version, &Changed::Unknown)
+}
+
+fn put_as(writer: &mut Writer, version: u64, changed: &Changed) -> Result<u64, Error> {
+    let (field, step) = (contents(version), version.to_le_bytes());
+    let source = |key, bytes| Source { key, bytes, changed: changed.clone() };
+    writer.put(Kind::All, &[source("field", &field[..]), source("step", &step[..])])
+}
+
+/// Reads all that there is. Errors are right; other bytes are not.
+fn read_all(place: &Place) {
+    let Ok(mut reader) = Reader::open(place, "test") else { return };
+    let _ = reader.holders();
+    let _ = reader.versions();
+    while let Ok(Some(version)) = reader.step() {
+        for (key, bytes) in reader.objects() {
+            let read = reader.read(&key);
+            if let Ok(read) = read {
+                let expected = match key.as_str() {
+                    "field" => contents(version.number),
+                    _ => version.number.to_le_bytes().to_vec(),
+                };
+                assert!(read == expected && bytes == read.len() as u64, "{key} of {version:?}");
+            }
+            let _ = reader.address(&key);
+        }
+    }
+    let _ = reader.seek(0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_read_of_a_damaged_log_is_what_was_put(
+        versions in 1..40_u64,
+        changes in proptest::collection::vec((0..8192 + CAPACITY, any::<u64>(), 1..9_usize), 1..6),
+        in_heads in any::<bool>(),
+        cut in proptest::option::of(0..8192 + CAPACITY),
+    ) {
+        let folder = Folder::new();
+        let place = folder.place();
+        let mut writer = Writer::open(&place, options()).unwrap();
+        (1..=versions).for_each(|version| assert_eq!(put(&mut writer, version).unwrap(), version));
+        drop(writer);
+        let file = File::options().write(true).open(place.path()).unwrap();
+        for (at, bytes, count) in changes {
+            // The head of the file with its cursors, or anywhere.
+            let at = if in_heads { 40 + at % 8192 } else { at };
+            file.write_all_at(&bytes.to_le_bytes()[..count.min(8)], at).unwrap();
+        }
+        file.set_len(8192 + CAPACITY).unwrap();
+        read_all(&place);
+        if let Ok(mut writer) = Writer::open(&place, options()) {
+            let next = writer.version() + 1;
+            // As a program does that was started again: what it has is new.
+            if put_as(&mut writer, next, &Changed::All).is_ok() {
+                let mut reader = Reader::open(&place, "newest").unwrap();
+                reader.seek(0).unwrap();
+                assert!(reader.read("field").unwrap() == contents(next));
+            }
+        }
+        if let Some(cut) = cut {
+            file.set_len(cut).unwrap();
+            for error in [Writer::open(&place, options()).err(), Reader::open(&place, "").err()] {
+                assert!(matches!(error, Some(Error::NotALog { .. })), "{error:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_cut_under_its_writer_and_reader_is_an_error_of_both() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    put(&mut writer, 1).unwrap();
+    let mut reader = Reader::open(&place, "test").unwrap();
+    reader.seek(1).unwrap();
+    let file = File::options().write(true).open(place.path()).unwrap();
+    file.set_len(100).unwrap();
+    let is_named = |error: Error| error.to_string().contains("it has 100 bytes, and should have");
+    assert!(is_named(put(&mut writer, 2).unwrap_err()));
+    assert!(is_named(reader.step().unwrap_err()) && is_named(reader.read("field").unwrap_err()));
+    assert!(is_named(reader.address("step").unwrap_err()) && is_named(reader.versions().unwrap_err()));
+    drop((writer, reader));
+}
+
+#[test]
+fn what_a_record_lost_is_damage_and_a_word_that_does_not_fit_is_the_end() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    for version in 1..=3 {
+        put(&mut writer, version).unwrap();
+    }
+    let mut reader = Reader::open(&place, "test").unwrap();
+    let lens: Vec<u64> = reader.versions().unwrap().iter().map(|version| version.bytes).collect();
+    let file = File::options().read(true).write(true).open(place.path()).unwrap();
+    // The data of the second record are torn: as a host that went down may have left them, its word before its data.
+    let second = 8192 + lens[0];
+    file.write_all_at(&vec![0; lens[1] as usize - 512], second + 512).unwrap();
+    reader.seek(2).unwrap();
+    assert!(matches!(reader.read("field"), Err(Error::Damaged { version: 2 })));
+    reader.seek(1).unwrap();
+    assert!(reader.read("field").unwrap() == contents(1));
+    drop(writer);
+    // The word of another position is none.
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 8192).unwrap();
+    file.write_all_at(&word, second).unwrap();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    assert_eq!(writer.version(), 1, "the newest that is whole");
+    assert_eq!(put(&mut writer, 2).unwrap(), 2);
+    reader.seek(0).unwrap();
+    assert!(reader.version() == 2 && reader.read("field").unwrap() == contents(2));
+}
