@@ -93,7 +93,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
-.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm podman kernel gpu gpu-bare userland chroot
+.PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm hosts podman kernel gpu gpu-bare userland chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -158,7 +158,11 @@ slurm: build ## the README's batch script under Slurm itself (root, packages slu
 	$(SAY) "Slurm"
 	@tests/slurm/run.py $(RELEASE)
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage slurm podman kernel chroot nvcc gpu-bare userland
+hosts: build ## MPI codes, PyTorch, Dask and Redis over two and four hosts (root; packages: `make support` has them)
+	$(SAY) "programs over hosts"
+	@tests/hosts/programs.py $(RELEASE)
+
+test-full: deps check unit loom miri deny fuzz-check s3 garage slurm hosts podman kernel chroot nvcc gpu-bare userland
 test-full: build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"

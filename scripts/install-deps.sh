@@ -30,6 +30,7 @@ need util-linux setpriv unshare
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
 if [ "${1:-all}" = figure4 ]; then
     need lammps lmp
+    need python3-distributed dask-worker
 elif [ "${1:-all}" = flush ]; then
     need fio fio
 elif [ "${1:-all}" = kernel ]; then
@@ -82,6 +83,7 @@ if [ "${1:-all}" = trees ]; then
     need mpich mpirun.mpich
     [ -e /usr/include/x86_64-linux-gnu/mpich/mpi.h ] || missing="$missing libmpich-dev"
     need lammps lmp
+    need python3-distributed dask-worker
     [ -d /usr/lib/postgresql ] || missing="$missing postgresql"
     /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 fi

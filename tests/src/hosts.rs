@@ -33,7 +33,7 @@ impl Hosts {
     /// The kernel makes no network namespaces.
     pub fn of(count: &str) -> Result<Hosts> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hst{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("hft{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let up = Command::new(script("up")).args([&name, count]).status()?;
         let made = Hosts { name, sshd: None };
         ensure!(up.success(), "tests/hosts/up has failed");

@@ -114,7 +114,7 @@ pub fn before(frame: &mut Frame, rule: Rule) -> bool {
         }
         Rule::Told(_, len) => frame.room = word32(frame.arg(len)),
         Rule::Sent => {
-            if copy_message(frame.arg(1), &mut frame.message)
+            if read_words(frame.arg(1), &mut frame.message)
                 && frame.give((frame.message[0], frame.message[1] as u32 as usize))
             {
                 frame.message[0] = frame.name.as_ptr().expose_provenance();
@@ -123,9 +123,7 @@ pub fn before(frame: &mut Frame, rule: Rule) -> bool {
         }
         Rule::Received => {
             let mut head = [0; 2];
-            if read_words(frame.arg(1), &mut head) {
-                frame.room = head[1] as u32 as usize;
-            }
+            frame.room = if read_words(frame.arg(1), &mut head) { head[1] as u32 as usize } else { 0 };
         }
         Rule::SentMany => return (0..frame.arg(2).min(MOST)).any(|at| needs_copy(frame.arg(1), at)),
         Rule::ReceivedMany => {
@@ -206,7 +204,7 @@ pub fn send_each(fd: c_int, messages: usize, count: usize, flags: c_int) -> isiz
         let place = messages.wrapping_add(at * MANY);
         let (mut copy, mut name) = ([0; MESSAGE / 8], [0; NAME]);
         let mut message = place;
-        if copy_message(place, &mut copy) {
+        if read_words(place, &mut copy) {
             let len = copy[1] as u32 as usize;
             if name.get_mut(..len).is_some_and(|name| read(copy[0], name) && translate(name, Way::ToKernel)) {
                 copy[0] = name.as_ptr().expose_provenance();
@@ -225,10 +223,6 @@ pub fn send_each(fd: c_int, messages: usize, count: usize, flags: c_int) -> isiz
     sent
 }
 
-fn copy_message(place: usize, into: &mut [usize; MESSAGE / 8]) -> bool {
-    read_words(place, into)
-}
-
 /// A `socklen_t`; 0 where there is none.
 fn word32(place: usize) -> usize {
     let mut word = [0; 4];
@@ -236,14 +230,9 @@ fn word32(place: usize) -> usize {
 }
 
 fn read_words<const WORDS: usize>(place: usize, into: &mut [usize; WORDS]) -> bool {
-    for (at, word) in into.iter_mut().enumerate() {
-        let mut bytes = [0; 8];
-        if !read(place.wrapping_add(at * 8), &mut bytes) {
-            return false;
-        }
-        *word = usize::from_ne_bytes(bytes);
-    }
-    true
+    // SAFETY: the bytes of words, of which any are words.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), size_of_val(into)) };
+    read(place, bytes)
 }
 
 /// Copies memory of the program. Where there is none the kernel has to say so, not a fault here.

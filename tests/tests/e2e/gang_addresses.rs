@@ -1,15 +1,16 @@
 //! Restarts on hosts that have other addresses: programs go on with those that they know. Hosts are network namespaces
 //! (root).
 
-use crate::gang_tcp::{Hosts, Members};
+use crate::gang_tcp::Members;
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
+use holdfast_tests::hosts::Hosts;
 use holdfast_tests::sandbox::{PATIENCE, User, as_user_by_root, each_user_by_root, shell_code, wait};
 
 use std::process::{Child, Command, Stdio};
 
 fn on<'a>(members: Members<'a>, hosts: &'a Hosts, which: [usize; 2]) -> Members<'a> {
-    Members { hosts: Some((&hosts.0, which)), ..members }
+    Members { hosts: Some((hosts, which)), ..members }
 }
 
 /// Both members, with the same options.
@@ -32,7 +33,7 @@ fn refused(members: &Members<'_>, options: &[&str]) -> Result<String> {
 }
 
 fn ip(hosts: &Hosts, host: usize, words: &[&str]) -> Result<()> {
-    let namespace = format!("{}-{host}", hosts.0);
+    let namespace = format!("{}-{host}", hosts.name);
     let status = Command::new("ip").args(["-n", &namespace]).args(words).status()?;
     ensure!(status.success(), "ip {words:?} has failed");
     Ok(())
@@ -43,7 +44,7 @@ fn ip(hosts: &Hosts, host: usize, words: &[&str]) -> Result<()> {
 fn programs_go_on_with_the_addresses_that_they_know() {
     each_user_by_root(|bed| {
         let hosts = Hosts::of("4")?;
-        let members = Members { bed, kind: "gang", size: "32", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "gang", size: "32", hosts: Some((&hosts, [0, 1])) };
         let expected = members.undisturbed()?;
         let mut both = members.start()?;
         members.until_longer(0)?;
@@ -62,7 +63,7 @@ fn programs_go_on_with_the_addresses_that_they_know() {
 fn members_exchange_their_hosts() {
     as_user_by_root(User::Root, |bed| {
         let hosts = Hosts::up()?;
-        let members = Members { bed, kind: "both", size: "24", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "both", size: "24", hosts: Some((&hosts, [0, 1])) };
         let expected = members.undisturbed()?;
         let both = members.start()?;
         members.until_longer(0)?;
@@ -76,7 +77,7 @@ fn members_exchange_their_hosts() {
 fn addresses_that_cannot_be_known_are_asked_for_by_name() {
     each_user_by_root(|bed| {
         let hosts = Hosts::of("4")?;
-        let members = Members { bed, kind: "pingpong", size: "300", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "pingpong", size: "300", hosts: Some((&hosts, [0, 1])) };
         let expected = members.undisturbed()?;
         let both = members.start()?;
         until_dead(&members, both)?;
@@ -105,7 +106,7 @@ fn addresses_that_cannot_be_known_are_asked_for_by_name() {
 fn a_static_program_needs_its_addresses() {
     as_user_by_root(User::Ordinary, |bed| {
         let hosts = Hosts::up()?;
-        let members = Members { bed, kind: "static pingpong", size: "200", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "static pingpong", size: "200", hosts: Some((&hosts, [0, 1])) };
         let expected = members.undisturbed()?;
         let both = members.start()?;
         members.until_longer(0)?;
@@ -126,7 +127,7 @@ fn a_static_program_needs_its_addresses() {
 fn a_job_alone_has_its_sockets_at_another_address() {
     each_user_by_root(|bed| {
         let hosts = Hosts::up()?;
-        let at = |host| Members { bed, kind: "gang", size: "16", hosts: Some((&hosts.0, [host, host])) };
+        let at = |host| Members { bed, kind: "gang", size: "16", hosts: Some((&hosts, [host, host])) };
         let port = bed.work().join("port").display().to_string();
         let app = App::program("addresses", &["job", "0", &port, "16", "10.77.0.1"]);
         let words = app.words();

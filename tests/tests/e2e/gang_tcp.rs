@@ -3,14 +3,14 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
+use holdfast_tests::hosts::Hosts;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::sandbox::{
     Bed, PATIENCE, User, each_user, each_user_by_root, each_user_in_turn, shell_code, wait,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub const GANG: &str = "g";
@@ -22,8 +22,8 @@ pub struct Members<'a> {
     /// `gang` is of `addresses`; behind `static `: of `members`, statically linked.
     pub kind: &'a str,
     pub size: &'a str,
-    /// The hosts' name, and which host has which member.
-    pub hosts: Option<(&'a str, [usize; 2])>,
+    /// Which host has which member.
+    pub hosts: Option<(&'a Hosts, [usize; 2])>,
 }
 
 impl Members<'_> {
@@ -45,8 +45,8 @@ impl Members<'_> {
 
     /// A command on the host of a member.
     pub fn there(&self, member: usize, command: Command) -> Command {
-        let Some((name, on)) = self.hosts else { return command };
-        on_host(self.bed, (name, on[member]), &command)
+        let Some((hosts, on)) = self.hosts else { return command };
+        hosts.on(on[member], &command, &self.bed.work())
     }
 
     /// What both print if nothing happens to them.
@@ -158,63 +158,6 @@ fn err(member: usize) -> String {
     format!("err{member}")
 }
 
-/// A command on a host that `Hosts` has made.
-pub fn on_host(bed: &Bed, (name, host): (&str, usize), command: &Command) -> Command {
-    let mut there = Command::new(hosts("at"));
-    there.args([name, &host.to_string()]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => there.env(name, value),
-            None => there.env_remove(name),
-        };
-    }
-    there.current_dir(bed.work());
-    there
-}
-
-fn hosts(script: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("hosts").join(script)
-}
-
-/// The network namespaces of a test, which go with it.
-pub struct Hosts(pub String);
-
-impl Hosts {
-    pub fn up() -> Result<Hosts> {
-        Hosts::of("2")
-    }
-
-    pub fn of(count: &str) -> Result<Hosts> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hft{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let up = Command::new(hosts("up")).args([&name, count]).status()?;
-        let made = Hosts(name);
-        ensure!(up.success(), "tests/hosts/up has failed");
-        Ok(made)
-    }
-
-    /// A command of the test's own on one of them.
-    fn at(&self, host: usize, words: &[&str]) -> Command {
-        let mut command = Command::new(hosts("at"));
-        command.args([&self.0, &host.to_string()]).args(words);
-        command
-    }
-
-    /// Cuts or joins the link of the second host.
-    fn link(&self, state: &str) -> Result<()> {
-        let namespace = format!("{}-net", self.0);
-        let status = Command::new("ip").args(["-n", &namespace, "link", "set", "to1", state]).status()?;
-        ensure!(status.success(), "the link of a host cannot be set {state}");
-        Ok(())
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        let _ = Command::new(hosts("down")).arg(&self.0).status();
-    }
-}
-
 fn on_one_host(turn: User, kind: &str, size: &str) {
     each_user_in_turn(turn, |bed| Members { bed, kind, size, hosts: None }.chain(3, &mut Random::new()));
 }
@@ -267,7 +210,7 @@ fn a_member_is_neither_restarted_nor_taken_back_alone() {
 fn on_two_hosts(kind: &str, size: &str) {
     each_user_by_root(|bed| {
         let hosts = Hosts::up()?;
-        let members = Members { bed, kind, size, hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind, size, hosts: Some((&hosts, [0, 1])) };
         members.chain(2, &mut Random::new())
     });
 }
@@ -287,7 +230,7 @@ fn both_ways_at_once_between_hosts() {
 fn a_host_that_cannot_be_reached_holds_up_no_program() {
     each_user_by_root(|bed| {
         let hosts = Hosts::up()?;
-        let members = Members { bed, kind: "pingpong", size: "400", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "pingpong", size: "400", hosts: Some((&hosts, [0, 1])) };
         let expected = members.undisturbed()?;
         let both = members.start()?;
         members.checkpoint()?;
@@ -317,7 +260,7 @@ fn a_strangers_port_is_not_a_members() {
         let mut outside = outside.stdin(Stdio::piped()).stdout(bed.create("port")?).spawn()?;
         bed.until("a port", PATIENCE, || bed.text("port").ends_with('\n'))?;
         let port = bed.text("port").trim().to_owned();
-        let members = Members { bed, kind: "", size: "", hosts: Some((&hosts.0, [0, 1])) };
+        let members = Members { bed, kind: "", size: "", hosts: Some((&hosts, [0, 1])) };
         let mut fronts = Vec::new();
         for (member, text) in [LISTENS, CONNECTS].into_iter().enumerate() {
             let of = format!("{member}/2");

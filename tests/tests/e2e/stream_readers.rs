@@ -1,10 +1,10 @@
 //! Readers of a stream on another host (`serve --listen`, `cat --from`): the same bytes, of what was exported alone,
 //! for who has the key; a reader that has gone holds nothing.
 
-use super::gang_tcp::{Hosts, on_host};
 use super::json::agrees;
 use super::nvstream::{line, producer, with_logs};
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::hosts::Hosts;
 use holdfast_tests::own::{build, shell};
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user_by_root, wait};
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ impl Server {
     fn start(bed: &Bed, hosts: &Hosts, export: &str) -> Result<Server> {
         let words = ["serve", "--listen", "10.77.0.1:0", "--key", "key", "--export", export];
         let mut command = bed.holdfast(&words);
-        let mut command = on_host(bed, (&hosts.0, 0), with_logs(bed, &mut command));
+        let mut command = hosts.on(0, with_logs(bed, &mut command), &bed.work());
         let child = command.stdout(bed.create("address")?).stderr(bed.create("err")?).spawn()?;
         let has_begun = || bed.text("address").ends_with('\n');
         bed.until("an address", PATIENCE, has_begun).with_context(|| bed.text("err"))?;
@@ -36,7 +36,7 @@ impl Server {
     fn asked(&self, bed: &Bed, hosts: &Hosts, line: &str) -> Result<Ended> {
         let cat = format!("{} cat --from {} --key key", bed.kit().holdfast().display(), self.1);
         let command = shell(bed, &line.replace("CAT", &cat));
-        bed.output(on_host(bed, (&hosts.0, 1), &command), PATIENCE)
+        bed.output(hosts.on(1, &command, &bed.work()), PATIENCE)
     }
 
     fn answer(&self, bed: &Bed, hosts: &Hosts, line: &str) -> Result<String> {
@@ -106,7 +106,7 @@ fn a_reader_on_another_host_follows_a_producer_and_holds_nothing_when_it_has_gon
         };
         let cat = format!("exec {holdfast} cat --from {} --key key -f sim step", server.1);
         let command = shell(bed, &cat);
-        let mut reader = on_host(bed, (&hosts.0, 1), &command);
+        let mut reader = hosts.on(1, &command, &bed.work());
         let mut reader = reader.stdout(Stdio::piped()).spawn()?;
         let mut bytes = [0; 5 * 8];
         let mut out = reader.stdout.take().context("its output")?;
@@ -114,7 +114,7 @@ fn a_reader_on_another_host_follows_a_producer_and_holds_nothing_when_it_has_gon
         let (numbers, _) = bytes.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
         ensure!(numbers.windows(2).all(|two| two[1] == two[0] + 1), "{numbers:?}");
-        let host = format!("a reader on {}-1", hosts.0);
+        let host = format!("a reader on {}-1", hosts.name);
         ensure!(readers()?.contains(&host), "{}", readers()?);
         // Its pipe is closed: it ends by itself.
         drop(out);

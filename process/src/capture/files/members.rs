@@ -97,10 +97,7 @@ impl FileReader<'_> {
             return Err(Obstacle::Passing(ON_ITS_WAY.into()));
         }
         let Some(there) = peer_of(taken).ok().and_then(|peer| canonical(&peer.0)) else { return Ok(()) };
-        let is_there = |at: &SocketAddr| {
-            at.port() == there.port() && (at.ip() == there.ip() || at.ip().is_unspecified())
-        };
-        match self.members.listening.iter().find(|(_, at)| is_there(at)) {
+        match self.members.listening.iter().find(|(_, at)| listens_at(at, &there)) {
             None => Ok(()),
             Some((member, _)) => Err(Obstacle::Passing(format!(
                 "a TCP connection to member {member} of the gang that was not accepted yet; try again"
@@ -172,6 +169,15 @@ impl FileReader<'_> {
         let connection = Blob(known.connection.to_vec());
         Ok(SocketState::Member { connection, member: known.member, peer, data, shut })
     }
+}
+
+/// Whether who listens at `at` has connections to `there`. All of 127.0.0.0/8 are local, and no table says which of
+/// them are used: any counts.
+fn listens_at(at: &SocketAddr, there: &SocketAddr) -> bool {
+    let is_there = at.ip() == there.ip()
+        || at.ip().is_unspecified()
+        || at.ip().is_loopback() && there.ip().is_loopback();
+    at.port() == there.port() && is_there
 }
 
 /// Who listens at all addresses does so at each of the host's, and a connection to the same port of a host outside of

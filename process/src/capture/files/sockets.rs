@@ -406,22 +406,31 @@ pub(super) fn leads_outside(socket: &OwnedFd, inode: u64, net: &Net) -> String {
     }
 }
 
-/// Whether this is where the server of a store's objects listens (`compat/objects/src/wire.rs`).
-fn is_server_of_objects(path: &[u8]) -> bool {
-    let path = path.split(|byte| *byte == 0).next().unwrap_or(path);
-    path.ends_with(b"/objects/serve.sock")
+/// Whether the path of the other end, behind two bytes of the family, ends so.
+fn leads_to(socket: &OwnedFd, ending: &[u8]) -> bool {
+    let ends_so =
+        |path: &[u8]| path.split(|byte| *byte == 0).next().is_some_and(|path| path.ends_with(ending));
+    peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(ends_so))
 }
 
-/// Whether it is a client's connection there. The path of the other end lies behind two bytes of the family.
+/// Whether it is a client's connection to the server of a store's objects (`compat/objects/src/wire.rs`).
 pub(super) fn leads_to_objects(socket: &OwnedFd) -> bool {
-    peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(is_server_of_objects))
+    leads_to(socket, b"/objects/serve.sock")
 }
 
-/// Whether it is a connection to an agent of ours (`tiers/src/job.rs`).
+/// Whether it is a connection to an agent of ours (`tiers/src/job.rs`): this process, or another one of its program.
+/// Others have sockets of that name, too.
 pub(super) fn leads_to_agent(socket: &OwnedFd) -> bool {
-    let name =
-        |path: &[u8]| path.split(|byte| *byte == 0).next().is_some_and(|path| path.ends_with(b"/agent.sock"));
-    peer_of(socket).is_ok_and(|peer| peer.0.get(2..).is_some_and(name))
+    leads_to(socket, b"/agent.sock") && is_agent(socket)
+}
+
+fn is_agent(socket: &OwnedFd) -> bool {
+    // The process that listens (unix(7)); struct ucred begins with its id.
+    let told = socket::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED).unwrap_or_default();
+    let Some(&[a, b, c, d]) = told.get(..4) else { return false };
+    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let pid = u32::from_ne_bytes([a, b, c, d]);
+    pid == std::process::id() || program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 
 /// How a socket is refused.

@@ -113,6 +113,9 @@ fn who_listens_at_all_addresses_listens_at_those_of_its_host() {
     let only_four = |name: &str| table(name).filter(|_| name == "fib_trie");
     assert_eq!(of(&["[::]:80"], &only_four), ["10.1.2.3:80", "127.0.0.1:80"]);
     assert_eq!(of(&["0.0.0.0:80"], &|_| None), ["0.0.0.0:80"], "any address counts");
+    let has = |at: &str, there: &str| listens_at(&at.parse().unwrap(), &there.parse().unwrap());
+    assert!(has("127.0.0.1:80", "127.0.0.2:80") && has("0.0.0.0:80", "10.1.2.3:80"));
+    assert!(!has("127.0.0.1:80", "127.0.0.1:81") && !has("10.1.2.3:80", "10.1.2.4:80"));
 }
 
 #[test]
