@@ -25,7 +25,7 @@ TABLE = {
                    "supervise.rs", "wait_for_lock.rs"]),
     "keeper": (["cuda"], ["client.rs", "messages.rs", "packer.rs", "probe.rs", "process.rs"]),
     "cuda": ([], ["caller.rs", "client.rs", "driver.rs", "messages.rs", "mod.rs", "room.rs"]),
-    "rsh": (["front"], ["client.rs", "launchers.rs", "server.rs"]),
+    "rsh": (["front"], ["client.rs", "launchers.rs", "line.rs", "server.rs"]),
     "serve": ([], ["mod.rs", "ranks.rs"]),
     "commands": (["cuda", "front", "keeper", "rsh", "serve"], None),
 }

@@ -6,6 +6,7 @@ use crate::exit::{Exit, Failure};
 use holdfast_abi::environment::ENV_KEY;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 
 /// A string for the kernel.
 ///
@@ -55,4 +56,19 @@ pub fn helper_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
     all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| is_of(entry, name)));
     Ok(all)
+}
+
+/// The same for what is started by std.
+///
+/// # Errors
+/// As [`own_environment`].
+pub fn set_helper_environment(command: &mut Command) -> Result<(), Failure> {
+    command.env_clear();
+    for entry in helper_environment()? {
+        let entry = entry.as_bytes();
+        let at = entry.iter().position(|&c| c == b'=').unwrap_or(entry.len());
+        let value = entry.get(at + 1..).unwrap_or_default();
+        command.env(OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(value));
+    }
+    Ok(())
 }

@@ -16,11 +16,14 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 pub enum Tell {
-    /// The socket listens, the job is locked.
-    Ready {
-        /// At a restart: from the address that a socket of the image has, or its peer, to the one that it gets.
-        sockets: Vec<Pair>,
+    /// At a restart, before it is ready: some of the addresses that sockets of the image, or their peers, have, and
+    /// those that they get.
+    Sockets {
+        /// From, to.
+        moved: Vec<Pair>,
     },
+    /// The socket listens, the job is locked.
+    Ready,
     /// Memory is being copied into the new processes.
     Progress {
         /// Bytes copied.
@@ -87,6 +90,9 @@ pub enum Tell {
     },
 }
 
+/// Pairs of addresses in one message: 100 bytes each, at most.
+const PAIRS: usize = 500;
+
 /// One end.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
@@ -100,10 +106,24 @@ impl From<OwnedFd> for Link {
 impl Link {
     /// Sends; a front that has ended is no error.
     pub fn tell(&self, message: &Tell) {
+        self.say(message, libc::MSG_DONTWAIT);
+    }
+
+    fn say(&self, message: &Tell, flags: i32) {
         if let Ok(text) = serde_json::to_vec(message) {
-            let _ = fd::send(self.0.as_fd(), &text, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+            let _ = fd::send(self.0.as_fd(), &text, libc::MSG_NOSIGNAL | flags);
         }
     }
+
+    /// The agent is ready; the front, which waits for that, learns which sockets have other addresses. There may be
+    /// more than one message can hold.
+    pub fn tell_ready(&self, sockets: &[Pair]) {
+        for moved in sockets.chunks(PAIRS) {
+            self.say(&Tell::Sockets { moved: moved.to_vec() }, 0);
+        }
+        self.say(&Tell::Ready, 0);
+    }
+
     /// Waits until the other end has said something, or has ended; no longer than that.
     pub fn wait(&self, most: Duration) {
         // A signal only makes it shorter.

@@ -4,7 +4,7 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`measured`], [`planned`], [`same_run`],
+//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`listening`], [`measured`], [`planned`], [`same_run`],
 //!   [`saved`]: the rest. [`gang`]: several hosts; [`rsh`]: commands on them.
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod keeper;
 mod last_restart;
 mod last_run;
 mod levels;
+mod listening;
 mod log;
 mod log_tier;
 mod measured;

@@ -4,11 +4,9 @@
 //! that is there, with the caller's environment, and is told which job it is for. Fails by: an environment that cannot
 //! be passed on.
 
-use crate::entries::helper_environment;
+use crate::entries::set_helper_environment;
 use crate::exit::Failure;
 use holdfast_tiers::Job;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,12 +17,8 @@ use std::process::{Command, Stdio};
 /// See the head of the file.
 pub fn of_job(command: &str, job: &Job, cwd: &Path) -> Result<Command, Failure> {
     let mut run = Command::new("/bin/sh");
-    run.arg("-c").arg(command).env_clear();
-    for entry in helper_environment()? {
-        let entry = entry.as_bytes();
-        let at = entry.iter().position(|&c| c == b'=').unwrap_or(entry.len());
-        run.env(OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(entry.get(at + 1..).unwrap_or_default()));
-    }
+    run.arg("-c").arg(command);
+    set_helper_environment(&mut run)?;
     run.env("HOLDFAST_STORE", job.dir().parent().unwrap_or(job.dir())).env("HOLDFAST_JOB", job.name());
     if cwd.is_dir() {
         run.current_dir(cwd);

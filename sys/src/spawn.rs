@@ -46,6 +46,18 @@ pub struct Start {
     pub session: bool,
 }
 
+/// What is started by this is in a session of its own: no terminal stops it (SIGTTOU), nor ends it.
+pub fn in_own_session(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: setsid(2) is async-signal-safe, and touches no memory. In a child that was just made it does not fail.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
+    }
+}
+
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }

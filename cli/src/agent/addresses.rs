@@ -12,6 +12,7 @@ use holdfast_process::Gang;
 use holdfast_process::rebuild::addresses::{self, Addresses, Pair};
 use holdfast_tiers::Job;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 fn path(job: &Job) -> PathBuf {
@@ -19,9 +20,16 @@ fn path(job: &Job) -> PathBuf {
 }
 
 /// A program that is started afresh knows none.
-pub fn forget(job: &Job, is_fresh: bool) {
-    if is_fresh {
-        let _ = fs::remove_file(path(job));
+///
+/// # Errors
+/// What is written down of a run before cannot be removed.
+pub fn forget(job: &Job) -> Result<(), Failure> {
+    let path = path(job);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Failure::system(format_args!("removing {}", path.display()), &error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -38,7 +46,7 @@ pub fn decide(
     let decided = addresses::decide(record, asked, gang).map_err(|error| Failure::from(&error))?;
     let path = path(job);
     if decided.moved.is_empty() {
-        forget(job, true);
+        forget(job)?;
     } else {
         file_system::write_own(&path, &addresses::file(&decided.moved))
             .map_err(|error| Failure::system(format_args!("writing {}", path.display()), &error))?;

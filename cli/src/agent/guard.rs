@@ -22,6 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long an agent whose program was ended by a checkpoint stays for the sake of its protection, at most.
@@ -118,7 +119,7 @@ impl Guard {
     /// The image of the gang is there: from now on the files of its set do not go, and its parity is made. `said`: what
     /// each member has offered, its host, its image. `is_last`: the program is ended now.
     pub fn prepare(
-        &self,
+        self: &Arc<Guard>,
         (job, lock): (&Job, &JobLock),
         (image, set): (u64, &str),
         said: &[(Option<Offer>, String, u64)],
@@ -179,7 +180,7 @@ impl Guard {
     }
 
     /// Makes this member's parity, and says how that went.
-    pub fn make(&self, job: &Job, lock: &JobLock, task: &Task) {
+    pub fn make(self: &Arc<Guard>, job: &Job, lock: &JobLock, task: &Task) {
         let begun = Instant::now();
         let is_wanted = || !self.is_over.load(Ordering::Relaxed);
         let desk = Desk { job, lock, is_wanted: &is_wanted };
@@ -194,7 +195,7 @@ impl Guard {
     }
 
     /// Says to the leader how this member's part went.
-    pub fn tell(&self, image: u64, why: Option<String>) {
+    pub fn tell(self: &Arc<Guard>, image: u64, why: Option<String>) {
         if self.seat.place().is_leader() {
             self.heard(0, image, why);
         } else {
@@ -222,19 +223,12 @@ impl Guard {
     }
 
     /// A member has said how its part went; from the leader: how it went for all.
-    fn heard(&self, from: u32, image: u64, why: Option<String>) {
+    fn heard(self: &Arc<Guard>, from: u32, image: u64, why: Option<String>) {
         if !self.seat.place().is_leader() {
             return self.ended(image, why.as_deref());
         }
         let mut state = self.state.lock();
         state.said.entry(image).or_default().insert(from, why);
-        drop(state);
-        self.close(image);
-    }
-
-    /// Of the leader: once all have said how it went, it is written down, and all are told.
-    fn close(&self, image: u64) {
-        let mut state = self.state.lock();
         let all = state.said.get(&image).map_or(0, BTreeMap::len);
         if state.now != Some(image) || all != self.seat.place().members as usize {
             return;
@@ -242,6 +236,18 @@ impl Guard {
         let said = state.said.remove(&image).unwrap_or_default();
         let record = state.record.take();
         drop(state);
+        // The disk is waited for, and who reads a connection waits for nothing else.
+        let (of_thread, lines) = (Arc::clone(self), said.clone());
+        let closing = move || of_thread.close(image, said, record);
+        if let Err(error) = thread::Builder::new().name("guard-close".into()).spawn(closing) {
+            tracing::warn!("image {image}: starting a thread: {error}");
+            let none = lines.into_keys().next().map(|member| (member, Some(error.to_string())));
+            self.close(image, none.into_iter().collect(), None);
+        }
+    }
+
+    /// Of the leader: all have said how it went; it is written down, and all are told.
+    fn close(&self, image: u64, said: BTreeMap<u32, Option<String>>, record: Option<Protected>) {
         let hosts = self.seat.hosts();
         let failed = said.into_iter().find_map(|(member, why)| {
             let host = usize::try_from(member).ok().and_then(|at| hosts.get(at).cloned()).unwrap_or_default();

@@ -136,7 +136,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         (job, lock, recipe)
     };
     start_log(&job);
-    addresses::forget(&job, args.restart.is_none());
+    if args.restart.is_none() {
+        addresses::forget(&job)?;
+    }
     let (job, memory_told) = tiers::with_memory(job, &recipe.settings);
     if let (Some(memory), Some(epoch)) = (job.memory(), args.restart) {
         // The program may be mapped from it.
@@ -220,7 +222,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         let rebuilt = rebuild_program(&context, &mut event_loop, (link, &round), Epoch(epoch), seed, args);
         gang::restarted(&context, round.as_deref(), rebuilt)?;
     } else if let Some(link) = link {
-        link.tell(&Tell::Ready { sockets: Vec::new() });
+        link.tell(&Tell::Ready);
     }
     tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
     let _watch = spot::watch(&context)?;
@@ -399,7 +401,7 @@ fn rebuild_program(
     let addresses = addresses::decide(&context.job, &mut record, &args.map_host, gang)?;
     let _ = context.addresses.set(Arc::from(addresses.moved.clone()));
     if let Some(link) = link {
-        link.tell(&Tell::Ready { sockets: addresses.sockets });
+        link.tell_ready(&addresses.sockets);
     }
     let options = RebuildOptions {
         lazy: args.lazy,

@@ -4,6 +4,7 @@
 //! agent ends is ended, too.
 
 use crate::gang::ssh::Ssh;
+use holdfast_sys::clock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -24,9 +25,18 @@ pub struct Starts {
     pub wanted: VecDeque<Wanted>,
     /// The member that is being started.
     pub under_way: Option<(u32, Arc<Ssh>)>,
+    begun: Option<u64>,
+    count: u64,
 }
 
 impl Starts {
+    /// What tells the next start from all others, those of agents before included.
+    pub fn next(&mut self) -> u64 {
+        let begun = *self.begun.get_or_insert_with(clock::realtime_ns);
+        self.count += 1;
+        begun.wrapping_add(self.count)
+    }
+
     /// Whether a member is being started.
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()

@@ -24,6 +24,9 @@ pub struct GangArgs {
     /// How long to wait for the other members of a gang before anything is started [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "gang")]
     pub gang_wait: Option<Duration>,
+    /// Which start of a member that is added it is
+    #[arg(long, value_name = "NUMBER", requires = "gang", hide = true)]
+    pub gang_start: Option<u64>,
     /// Each host has a store of its own; in DIR, a small folder that all of them reach, is what they have in common:
     /// where the leader is, and what makes images of members one of the gang. Is kept
     #[arg(long, value_name = "DIR", requires = "gang")]

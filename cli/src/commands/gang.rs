@@ -82,8 +82,8 @@ fn place(
     if protect.is_some() && folder.is_none() {
         return Err(usage("--protect is for hosts with stores of their own: give --gang-folder as well"));
     }
-    let (open, hosts) = (choice.is_open(), Vec::new());
-    Ok(GangPlace { name: name.to_owned(), member, members, open, hosts, listen, wait_s, folder, protect })
+    let (name, open, start, hosts) = (name.to_owned(), choice.is_open(), args.gang_start, Vec::new());
+    Ok(GangPlace { name, member, members, open, start, hosts, listen, wait_s, folder, protect })
 }
 
 /// What `restart` of a gang is to restart.
@@ -108,20 +108,23 @@ pub fn of_restart(
     store: &Store,
 ) -> Result<Option<OfRestart>, Failure> {
     let (gang, number) = (&image.job, image.epoch.map(|number| number.0));
-    let choice = match args.gang.gang {
-        Some(choice) => choice,
-        None if is_open(store, gang, number)? => GangChoice::Ssh,
-        None if args.hosts.is_empty() => return Ok(None),
-        None => return Err(usage("--hosts is for a gang that was run with --gang ssh")),
+    let (choice, known) = match args.gang.gang {
+        Some(choice) => (choice, None),
+        None => match open_image(store, gang, number)? {
+            Some(image) => (GangChoice::Ssh, Some(image)),
+            None if args.hosts.is_empty() => return Ok(None),
+            None => return Err(usage("--hosts is for a gang that was run with --gang ssh")),
+        },
     };
     let against = [(args.name.is_some(), "--name"), (args.fallback, "--fallback")];
     if let Some((_, option)) = against.iter().find(|(is_given, _)| *is_given) {
         return Err(usage(format!("{option} is not supported together with --gang")));
     }
     let mut place = place(store, gang, choice, &args.gang)?;
-    let chosen = match &place.folder {
-        Some(_) => meet::ask(store, &place, number)?,
-        None => choose(store, gang, number)?,
+    let chosen = match (known, &place.folder) {
+        (Some(image), _) => image,
+        (None, Some(_)) => meet::ask(store, &place, number)?,
+        (None, None) => choose(store, gang, number)?,
     };
     let members = chosen.members.len();
     place.open = chosen.is_open();
@@ -153,17 +156,20 @@ pub fn of_restart(
     Ok(Some(OfRestart { place, part, image: chosen.image, starts }))
 }
 
-/// Whether a gang is restarted by its leader alone.
+/// The image of a gang that is restarted by its leader alone.
 ///
 /// # Errors
 /// It is one whose members are restarted one by one; it has no whole image.
-fn is_open(store: &Store, gang: &str, number: Option<u64>) -> Result<bool, Failure> {
+fn open_image(store: &Store, gang: &str, number: Option<u64>) -> Result<Option<GangImage>, Failure> {
     if !matches!(store.job(gang), Err(StoreError::NotAJob { .. })) {
-        return Ok(false);
+        return Ok(None);
     }
-    let Some(folder) = GangFolder::open(store, gang)? else { return Ok(false) };
-    if !folder.is_shared() && !folder.images()?.is_empty() && choose(store, gang, number)?.is_open() {
-        return Ok(true);
+    let Some(folder) = GangFolder::open(store, gang)? else { return Ok(None) };
+    if !folder.is_shared() && !folder.images()?.is_empty() {
+        let image = choose(store, gang, number)?;
+        if image.is_open() {
+            return Ok(Some(image));
+        }
     }
     Err(is_a_gang(gang, "restart --gang MEMBER/MEMBERS"))
 }
@@ -320,7 +326,7 @@ pub fn remove_folders(store: &Store, gangs: &BTreeSet<String>) -> Result<(), Fai
         let shared = shared_of(store, gang)?;
         let shared = shared.map(|shared| GangFolder::shared(&shared, gang)).transpose()?.flatten();
         if let Some(shared) = &shared
-            && command::runs(shared)
+            && command::runs(shared)?
         {
             let what = format!("gang {gang} is running on other hosts; end all members first");
             return Err(Failure::new(Exit::Refused, what));

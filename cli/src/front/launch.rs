@@ -154,11 +154,18 @@ pub fn launch(
     let agent = Helper { what: "the agent", words, environment, log, descriptors, at_default };
     let (pid, ours) = agent.start()?;
     let link = Link::from(ours);
-    match wait_for(&link, interrupt) {
-        Ok(None) => Err(Failure::from(&RebuildError::Interrupted)),
-        Ok(Some(Tell::Ready { sockets })) => Ok(Launched { pid, link, sockets }),
-        Ok(Some(Tell::Failed { exit, message, kind })) => Err(Failure { exit, message, kind }),
-        Ok(_) | Err(_) => Err(front_link::lost(&log::path(job))),
+    let mut sockets = Vec::new();
+    loop {
+        return match wait_for(&link, interrupt) {
+            Ok(None) => Err(Failure::from(&RebuildError::Interrupted)),
+            Ok(Some(Tell::Sockets { moved })) => {
+                sockets.extend(moved);
+                continue;
+            }
+            Ok(Some(Tell::Ready)) => Ok(Launched { pid, link, sockets }),
+            Ok(Some(Tell::Failed { exit, message, kind })) => Err(Failure { exit, message, kind }),
+            Ok(_) | Err(_) => Err(front_link::lost(&log::path(job))),
+        };
     }
 }
 

@@ -1,6 +1,7 @@
-//! The addresses of this host at which other hosts may reach it.
+//! The addresses of this host at which other hosts may reach it, and in which order those of another one are tried.
 //!
-//! Called by who listens: a leader, and each member that others read from. Fails by: fewer addresses.
+//! Called by who listens, a leader and each member that others read from, and by who connects to them. Fails by: fewer
+//! addresses.
 
 use holdfast_sys::local_addresses;
 use std::collections::BTreeSet;
@@ -12,6 +13,14 @@ pub fn reached_at(at: SocketAddr) -> Vec<String> {
     let all = if at.ip().is_unspecified() { own() } else { vec![at.ip()] };
     let fits = |address: &IpAddr| at.is_ipv6() || address.is_ipv4();
     all.into_iter().filter(fits).map(|ip| SocketAddr::new(ip, at.port()).to_string()).collect()
+}
+
+/// Those that were said, in the order in which they are tried; `is_here`: by a process of this host. At the loopback
+/// address of this host no other host answers.
+pub fn in_order(said: &[String], is_here: bool) -> Vec<SocketAddr> {
+    let mut all: Vec<SocketAddr> = said.iter().filter_map(|one| one.parse().ok()).collect();
+    all.sort_by_key(|address| address.ip().is_loopback() != is_here);
+    all
 }
 
 /// All of them, those of the loopback device last.
@@ -37,6 +46,14 @@ fn of_tables(trie: &str, six: &str) -> Vec<IpAddr> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loopback_device_is_tried_first_on_its_host_alone() {
+        let said = ["10.0.0.1:7", "x", "127.0.0.1:7"].map(str::to_owned);
+        let texts = |is_here| in_order(&said, is_here).iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(true), ["127.0.0.1:7", "10.0.0.1:7"]);
+        assert_eq!(texts(false), ["10.0.0.1:7", "127.0.0.1:7"]);
+    }
 
     #[test]
     fn addresses_are_read_as_the_kernel_prints_them() {

@@ -3,6 +3,7 @@
 //! Invariant: what a leader before has left is found out by asking, not by dates: one that does not answer, or does
 //! not have the key, is not the leader. Fails by: why it was refused, or whom it has waited for.
 
+use super::addresses::in_order;
 use super::folder::{GangFolder, Leader};
 use super::key::Key;
 use super::message::{Join, Member, Message};
@@ -11,7 +12,7 @@ use super::seat::Seat;
 use super::waiting::{Meanwhile, Patience, Plan, host_name};
 use super::wire::Wire;
 use crate::exit::{Exit, Failure};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,8 +36,9 @@ pub(super) fn join(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
     let place = plan.place;
     let folder = GangFolder::make(plan.store, place)?;
     let mut patience = Patience::new(place);
+    let Plan { image, meets, .. } = *plan;
     let member =
-        Some(Member { member: place.member, members: place.members, image: plan.image, meets: plan.meets });
+        Some(Member { member: place.member, members: place.members, image, meets, start: place.start });
     loop {
         let why = match find(&folder, member) {
             Ok((wire, leader)) => match wait_for_all(plan, meanwhile, &mut patience, (wire, &leader))? {
@@ -116,12 +118,8 @@ pub(super) fn find(folder: &GangFolder, member: Option<Member>) -> Result<(Wire,
     let Some(config) = config else {
         return Err(NotMet::Yet(format!("what {} has of it is damaged", folder.path().display())));
     };
-    let mut addresses: Vec<SocketAddr> = leader.addresses.iter().filter_map(|one| one.parse().ok()).collect();
-    // At the loopback address of this host no other host answers.
-    let is_here = leader.host == host_name();
-    addresses.sort_by_key(|address| address.ip().is_loopback() != is_here);
     let mut why = format!("the one on {} has no address", leader.host);
-    for address in addresses {
+    for address in in_order(&leader.addresses, leader.host == host_name()) {
         let wire =
             TcpStream::connect_timeout(&address, CONNECT).and_then(|stream| Wire::connect(stream, &config));
         let met = wire.and_then(|wire| {

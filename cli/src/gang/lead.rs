@@ -14,13 +14,13 @@ use super::waiting::{Meanwhile, Patience, Plan, host_name, members};
 use super::wire::Wire;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
+use crate::listening::{self, Turn};
 use holdfast_image::control::{Reply, Request};
 use holdfast_tiers::Job;
 use rustls::ServerConfig;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,14 +36,16 @@ struct Host {
     /// What is begun: an image to be restarted, and whether they meet to agree on one.
     begins: (Option<u64>, bool),
     config: Arc<ServerConfig>,
-    strangers: AtomicUsize,
 }
 
 pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Seat>, Failure> {
     let place = plan.place;
     let failed = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let folder = GangFolder::make(plan.store, place)?;
-    let listener = listen(place.listen.as_deref())?;
+    let listener = match place.listen.as_deref() {
+        Some(wanted) => listening::at("--gang-listen", wanted)?,
+        None => listening::anywhere().map_err(failed("listening for the members of the gang"))?,
+    };
     let key = Key::new().map_err(failed("making the key of the gang"))?;
     let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
     let seat = Seat::new(place.clone(), host_name()).map_err(failed("eventfd"))?;
@@ -61,11 +63,14 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
         job: plan.store.job(&place.job_of(0))?,
         begins: (plan.image, plan.meets),
         config: Arc::new(config),
-        strangers: AtomicUsize::new(0),
     });
     thread::Builder::new()
         .name("gang-accept".into())
-        .spawn(move || accept_all(&listener, &host))
+        .spawn(move || {
+            listening::accept_all(&listener, ("gang-peer", MOST_STRANGERS), move |stream, stranger| {
+                serve(&host, stream, stranger);
+            });
+        })
         .map_err(failed("starting a thread"))?;
     // From now on the others come.
     folder.announce(&leader)?;
@@ -92,58 +97,23 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
     }
 }
 
-/// Listens where it was said, or at all addresses.
-fn listen(wanted: Option<&str>) -> Result<TcpListener, Failure> {
-    let Some(wanted) = wanted else {
-        // A host without version 6 has the other one.
-        let any = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
-        return any.map_err(|error| Failure::system("listening for the members of the gang", &error));
-    };
-    let bad = |why: &dyn std::fmt::Display| {
-        Failure::new(
-            Exit::Usage,
-            format!("--gang-listen {wanted}: {why}; write ADDRESS:PORT (port 0: a free one)"),
-        )
-    };
-    let addresses: Vec<SocketAddr> = wanted.to_socket_addrs().map_err(|error| bad(&error))?.collect();
-    TcpListener::bind(addresses.as_slice()).map_err(|error| bad(&error))
-}
-
-fn accept_all(listener: &TcpListener, host: &Arc<Host>) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // EMFILE, ENOMEM: passes.
-            thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        if host.strangers.fetch_add(1, Ordering::Relaxed) >= MOST_STRANGERS {
-            host.strangers.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let of_thread = Arc::clone(host);
-        let thread = thread::Builder::new().name("gang-peer".into());
-        if thread.spawn(move || serve(&of_thread, stream)).is_err() {
-            host.strangers.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
 /// One connection, up to its end.
-fn serve(host: &Host, stream: TcpStream) {
+fn serve(host: &Host, stream: TcpStream, stranger: Turn) {
     let from = stream.peer_addr();
     let met = Wire::accept(stream, &host.config).and_then(|wire| {
         let (first, _) = wire.receive(Some(Instant::now() + INTRODUCTION))?;
         Ok((wire, first))
     });
-    host.strangers.fetch_sub(1, Ordering::Relaxed);
+    drop(stranger);
     let (wire, first) = match met {
         Ok((wire, first)) => (Arc::new(wire), first),
         Err(error) => return tracing::info!("{from:?} is not of the gang: {error}"),
     };
     let Message::Join(join) = first else { return };
     let entered = admit(host, &join);
+    let is_added = join.member.is_some_and(|member| member.start.is_some());
     match entered {
-        Ok(Some(member)) if host.seat.is_complete() && !host.seat.awaits(member) => {
+        Ok(Some(_)) if host.seat.is_complete() && !is_added => {
             // Who comes again has not seen the end of the run before.
             let reason = format!("the gang {} that runs there is complete", host.seat.place().name);
             let _ = wire.send(&Message::Later { reason }, &[]);
@@ -173,10 +143,16 @@ fn admit(host: &Host, join: &Join) -> Result<Option<u32>, String> {
     if join.gang != place.name {
         return Err(format!("it is of gang {}, not of gang {}", join.gang, place.name));
     }
-    let Some(Member { member, members, image, meets }) = join.member else { return Ok(None) };
-    // A member that is added knows of itself and those before it.
-    let grows = place.open && host.seat.is_complete();
-    if members != place.members && !grows {
+    let Some(Member { member, members, image, meets, start }) = join.member else { return Ok(None) };
+    if start.is_some() {
+        // One that was given up, or is of a run before, may come late.
+        return match host.seat.is_complete() && host.seat.expects(member, start) {
+            true => Ok(Some(member)),
+            false => Err(format!("gang {} does not wait for this member {member}", place.name)),
+        };
+    }
+    let has_grown = place.open && host.seat.is_complete();
+    if members != place.members && !has_grown {
         return Err(format!(
             "it thinks that there are {members} members; gang {} has {}",
             place.name, place.members

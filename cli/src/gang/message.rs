@@ -26,6 +26,8 @@ pub enum Message {
     Welcome,
     /// All members are there.
     Complete {
+        /// Ascends: threads of the leader may overtake one another.
+        number: u64,
         /// Their hosts, in order.
         hosts: Vec<String>,
         /// Of an open gang: what its servers prove.
@@ -167,6 +169,9 @@ pub struct Member {
     /// It meets the others before a restart, to agree on its image.
     #[serde(default)]
     pub meets: bool,
+    /// It is added to a gang that runs: by this start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
 }
 
 /// A checkpoint of the gang.

@@ -87,8 +87,10 @@ impl Table {
 struct State {
     /// How many there are: an open gang grows.
     members: u32,
-    /// One that is being added.
-    awaited: Option<u32>,
+    /// One that is being added, and what tells this start of it from others.
+    awaited: Option<(u32, u64)>,
+    /// Of the last [`Message::Complete`].
+    told: u64,
     key: Option<Secret>,
     links: BTreeMap<u32, Arc<Wire>>,
     hosts: BTreeMap<u32, String>,
@@ -102,7 +104,12 @@ struct State {
 impl State {
     /// Whether this member may come.
     fn awaits(&self, member: u32) -> bool {
-        !self.links.contains_key(&member) && (!self.complete || self.awaited == Some(member))
+        !self.links.contains_key(&member) && (!self.complete || self.is_added(member))
+    }
+
+    /// Whether this member is being added.
+    fn is_added(&self, member: u32) -> bool {
+        self.awaited.is_some_and(|(awaited, _)| awaited == member)
     }
 
     /// Another round is under way.
@@ -143,7 +150,7 @@ impl std::fmt::Debug for Seat {
     }
 }
 
-/// How long another member may take to hear that this one leaves, when it has not read what was said before.
+/// How long all others may take to hear that this one leaves, when they have not read what was said before.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Every gang begins with a round of that number: the restart, if it is one.
@@ -224,11 +231,12 @@ impl Seat {
 
     /// The leader tells all who is there.
     fn tell_who_is_there(&self) {
-        let state = self.state.lock();
-        let (hosts, key) = (state.hosts.values().cloned().collect(), state.key.clone());
+        let mut state = self.state.lock();
+        state.told += 1;
+        let (number, hosts, key) = (state.told, state.hosts.values().cloned().collect(), state.key.clone());
         let links = state.links.clone().into_iter().collect();
         drop(state);
-        self.send_all(links, &(Message::Complete { hosts, key }, Vec::new()));
+        self.send_all(links, &(Message::Complete { number, hosts, key }, Vec::new()));
     }
 
     /// How many members take part in a round.
@@ -269,8 +277,12 @@ impl Seat {
     /// What the connection to `from` has brought.
     pub(super) fn take(&self, from: u32, message: Message, body: Vec<u8>) {
         match message {
-            Message::Complete { hosts, key } => {
+            Message::Complete { number, hosts, key } => {
                 let mut state = self.state.lock();
+                if number <= state.told {
+                    return;
+                }
+                state.told = number;
                 state.members = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
                 state.key = key;
                 state.hosts = (0..).zip(hosts).collect();
@@ -392,7 +404,7 @@ impl Seat {
     /// The program of a member has ended in order; what it has said before counts.
     fn has_ended(&self, member: u32) {
         let mut state = self.state.lock();
-        if state.awaited != Some(member) {
+        if !state.is_added(member) {
             state.lost.insert(member, "its program has ended".into());
         }
         drop(state);
@@ -405,7 +417,7 @@ impl Seat {
     pub(super) fn lose(&self, member: u32, why: &str) {
         let mut state = self.state.lock();
         let was_there = state.links.remove(&member).is_some();
-        if state.awaited == Some(member) {
+        if state.is_added(member) {
             // The one that is being added: what has started it notices.
             return;
         }
@@ -587,8 +599,9 @@ impl Seat {
         for (_, wire) in &links {
             let _ = wire.send(&Message::Bye, &[]);
         }
+        let end = Instant::now() + LAST_WORDS;
         for (_, wire) in &links {
-            wire.finish(LAST_WORDS);
+            wire.finish(end.saturating_duration_since(Instant::now()));
         }
     }
 

@@ -5,13 +5,14 @@
 //! command line; what a shell there reads is quoted. Fails by: what it has said last, when it has ended, or the time is
 //! over.
 
-use crate::entries::helper_environment;
+use crate::entries::set_helper_environment;
 use crate::exit::{Exit, Failure};
 use crate::helper::binary;
 use crate::settings::GangPlace;
-use holdfast_sys::ptrace;
+use holdfast_sys::{attributes, spawn};
 use holdfast_tiers::{Job, Store};
-use std::ffi::{OsStr, OsString};
+use parking_lot::Mutex;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -34,8 +35,8 @@ const WAIT: &str = "60s";
 /// What a member is started for.
 #[derive(Clone, Copy, Debug)]
 pub enum Task {
-    /// It is added to a gang that runs.
-    Add,
+    /// It is added to a gang that runs, by this start of it.
+    Add(u64),
     /// It goes on from this image of the gang, one of so many members.
     Restart(u64, u32),
 }
@@ -43,7 +44,7 @@ pub enum Task {
 /// One that runs.
 #[derive(Debug)]
 pub struct Ssh {
-    pid: i32,
+    child: Mutex<Child>,
     is_there: AtomicBool,
 }
 
@@ -56,7 +57,7 @@ impl Ssh {
     /// It is not wanted any more.
     pub fn end(&self) {
         if !self.is_there.load(Ordering::Acquire) {
-            let _ = ptrace::kill(self.pid, libc::SIGTERM);
+            let _ = self.child.lock().kill();
         }
     }
 }
@@ -85,28 +86,25 @@ pub fn start(
     let file = file.map_err(|error| failed(&log, error))?;
     let again = file.try_clone().map_err(|error| failed(&log, error))?;
     let mut command = Command::new(&program);
-    command.args(options).arg(host).arg(&words).env_clear();
-    for entry in helper_environment()? {
-        let entry = entry.as_bytes();
-        let at = entry.iter().position(|&c| c == b'=').unwrap_or(entry.len());
-        command
-            .env(OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(entry.get(at + 1..).unwrap_or_default()));
-    }
+    // What the user says comes first: the first value counts (ssh_config(5)). A password could not be typed, and no
+    // terminal stops it.
+    command.args(options).args(["-o", "BatchMode=yes"]).arg(host).arg(&words);
+    set_helper_environment(&mut command)?;
     command.stdin(Stdio::null()).stdout(again).stderr(file);
+    spawn::in_own_session(&mut command);
     let child = command.spawn().map_err(|error| failed(Path::new(&program), error))?;
     tracing::info!(
         "member {member} of gang {} is started on {host}: {}",
         place.name,
         words.to_string_lossy()
     );
-    let pid = i32::try_from(child.id()).unwrap_or(0);
-    let ssh = Arc::new(Ssh { pid, is_there: AtomicBool::new(false) });
+    let ssh = Arc::new(Ssh { child: Mutex::new(child), is_there: AtomicBool::new(false) });
     let (of_thread, limit) = (Arc::clone(&ssh), Duration::from_secs(place.wait_s));
     let (host, program) = (host.to_owned(), program.to_string_lossy().into_owned());
     thread::Builder::new()
         .name("gang-ssh".into())
         .spawn(move || {
-            let why = match wait(child, &of_thread, limit) {
+            let why = match wait(&of_thread, limit) {
                 Some(status) => format!("{program} {host} has ended ({status})"),
                 None => format!("it did not come within {} s (--gang-wait)", limit.as_secs()),
             };
@@ -125,9 +123,10 @@ pub fn log(job: &Job, member: u32) -> PathBuf {
 }
 
 /// Waits for its end; `None`: its member has not come in time.
-fn wait(mut child: Child, ssh: &Ssh, limit: Duration) -> Option<ExitStatus> {
+fn wait(ssh: &Ssh, limit: Duration) -> Option<ExitStatus> {
     let begun = Instant::now();
     while !ssh.is_there.load(Ordering::Acquire) {
+        let mut child = ssh.child.lock();
         if let Ok(Some(status)) = child.try_wait() {
             return Some(status);
         }
@@ -136,9 +135,13 @@ fn wait(mut child: Child, ssh: &Ssh, limit: Duration) -> Option<ExitStatus> {
             let _ = child.wait();
             return None;
         }
+        drop(child);
         thread::sleep(LOOK);
     }
-    child.wait().ok()
+    // Not while it is locked.
+    let pid = i32::try_from(ssh.child.lock().id()).unwrap_or(0);
+    let _ = attributes::wait_for_end(pid);
+    ssh.child.lock().wait().ok()
 }
 
 /// What it has said last.
@@ -168,9 +171,11 @@ fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<Os
     }
     words.extend([binary.as_os_str().to_owned(), "--store".into(), root.into_os_string()]);
     let texts: Vec<String> = match task {
-        Task::Add => {
-            let of = format!("{member}/open");
-            ["run", "--name", gang, "--gang", &of, "--gang-wait", WAIT, "--"].map(str::to_owned).into()
+        Task::Add(start) => {
+            let (of, start) = (format!("{member}/open"), start.to_string());
+            let words =
+                ["run", "--name", gang, "--gang", &of, "--gang-start", &start, "--gang-wait", WAIT, "--"];
+            words.map(str::to_owned).into()
         }
         Task::Restart(image, members) => {
             let (name, of) = (format!("{gang}@{image}"), format!("{member}/{members}"));
@@ -178,7 +183,7 @@ fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<Os
         }
     };
     words.extend(texts.into_iter().map(OsString::from));
-    if matches!(task, Task::Add) {
+    if matches!(task, Task::Add(_)) {
         words.extend([binary.into_os_string(), "__rsh-server".into()]);
     }
     let quoted: Vec<Vec<u8>> = words.iter().map(|word| quoted(word.as_bytes())).collect();

@@ -55,7 +55,8 @@ impl Drop for Home {
 
 fn place(member: u32, members: u32, wait_s: u64) -> GangPlace {
     let (name, listen, hosts) = ("sim".into(), Some("127.0.0.1:0".into()), Vec::new());
-    GangPlace { name, member, members, open: false, hosts, listen, wait_s, folder: None, protect: None }
+    let (open, start, folder, protect) = (false, None, None, None);
+    GangPlace { name, member, members, open, start, hosts, listen, wait_s, folder, protect }
 }
 
 fn seat_of(store: &Store, place: &GangPlace, image: Option<u64>) -> Result<Arc<Seat>, Failure> {
@@ -237,7 +238,7 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
         version: version.into(),
         gang: gang.into(),
         host: "b".into(),
-        member: Some(Member { member, members, image, meets: false }),
+        member: Some(Member { member, members, image, meets: false, start: None }),
     };
     let own = env!("CARGO_PKG_VERSION");
     thread::scope(|scope| {
@@ -258,7 +259,7 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
         let true_one = home.folder().leader().unwrap().unwrap();
         let wrong = Leader { key: Key::new().unwrap().text(), ..true_one.clone() };
         home.folder().announce(&wrong).unwrap();
-        let member = Some(Member { member: 1, members: 2, image: Some(4), meets: false });
+        let member = Some(Member { member: 1, members: 2, image: Some(4), meets: false, start: None });
         match find(&home.folder(), member) {
             Err(NotMet::Yet(why)) => assert!(why.contains("does not have the key of the gang"), "{why}"),
             _ => panic!("a wrong key was taken"),

@@ -7,13 +7,14 @@
 
 use super::launchers::NAME;
 use super::line::{self, Line};
-use super::wire::{Kind, Side, Wire};
+use super::wire::{Kind, Side, WINDOW, Wire};
 use crate::front::supervise::Ending;
 use crate::gang::key::Key;
 use crate::report;
 use holdfast_abi::environment::ENV_SOCKET;
 use holdfast_image::control::{MAX_MESSAGE, Reply, Request};
 use holdfast_sys::{fd, unix_socket};
+use parking_lot::{Condvar, Mutex};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -28,6 +29,9 @@ use std::time::Duration;
 const FAILED: i32 = 255;
 /// How long the server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(20);
+/// How long it waits until the next agent is asked, which may be just starting: twice as long each time.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of standard input that are read at once.
 const PIECE: usize = 32 << 10;
 
@@ -58,13 +62,18 @@ fn on_host(line: &Line) -> Result<i32, String> {
     let stream = TcpStream::connect_timeout(&at, CONNECT).map_err(failed)?;
     let wire = Arc::new(Wire::prove(stream, Side::Client, &key).map_err(failed)?);
     wire.send(Kind::Command, line.command.as_bytes()).map_err(failed)?;
-    let (of_thread, no_input) = (Arc::clone(&wire), line.no_input);
+    let taken = Arc::new(Taken::default());
+    let (of_thread, of_input, no_input) = (Arc::clone(&wire), Arc::clone(&taken), line.no_input);
     // It ends with this process.
-    thread::spawn(move || send_input(&of_thread, no_input));
+    thread::Builder::new()
+        .name("rsh-input".into())
+        .spawn(move || send_input(&of_thread, &of_input, no_input))
+        .map_err(|error| format!("starting a thread: {error}"))?;
     loop {
         match wire.receive().map_err(failed)? {
             Some((Kind::Output, data)) => pass_on(&mut io::stdout(), &data)?,
             Some((Kind::Error, data)) => pass_on(&mut io::stderr(), &data)?,
+            Some((Kind::Taken, len)) => taken.add(&len),
             Some((Kind::Ended, status)) => return Ok(status.first().copied().map_or(FAILED, i32::from)),
             Some(_) => return Err(format!("the server of {host} has said what makes no sense")),
             None => return Err(format!("the connection to {host} is lost")),
@@ -76,13 +85,42 @@ fn pass_on(to: &mut impl Write, data: &[u8]) -> Result<(), String> {
     to.write_all(data).and_then(|()| to.flush()).map_err(|error| format!("writing what it says: {error}"))
 }
 
-fn send_input(wire: &Wire, no_input: bool) {
+/// Bytes of standard input that are on their way.
+#[derive(Default)]
+struct Taken {
+    sent: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Taken {
+    fn add(&self, len: &[u8]) {
+        let len = len.try_into().map_or(0, u32::from_le_bytes) as usize;
+        let mut sent = self.sent.lock();
+        *sent = sent.saturating_sub(len);
+        self.changed.notify_all();
+    }
+
+    /// Waits until no more than that are on their way with these.
+    fn wait(&self, len: usize) {
+        let mut sent = self.sent.lock();
+        while *sent + len > WINDOW {
+            self.changed.wait(&mut sent);
+        }
+        *sent += len;
+    }
+}
+
+fn send_input(wire: &Wire, taken: &Taken, no_input: bool) {
     let mut piece = vec![0; if no_input { 0 } else { PIECE }];
     loop {
         match io::stdin().read(&mut piece) {
             Ok(0) => break,
-            Ok(len) if wire.send(Kind::Input, &piece[..len]).is_err() => return,
-            Ok(_) => {}
+            Ok(len) => {
+                taken.wait(len);
+                if wire.send(Kind::Input, &piece[..len]).is_err() {
+                    return;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }
@@ -115,6 +153,7 @@ pub(super) fn ask(request: &Request) -> Result<Reply, String> {
     let text = serde_json::to_vec(request).map_err(|error| error.to_string())?;
     let no_agent =
         |error: io::Error| format!("the agent of this job cannot be asked ({error}): was it killed?");
+    let mut pause = PAUSE;
     loop {
         let socket = unix_socket::connect(&path).map_err(no_agent)?;
         let who = unix_socket::peer(socket.as_fd()).map_err(no_agent)?;
@@ -132,6 +171,7 @@ pub(super) fn ask(request: &Request) -> Result<Reply, String> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => {}
         }
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(pause);
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

@@ -10,7 +10,7 @@
 
 pub mod client;
 pub mod launchers;
-mod line;
+pub mod line;
 pub mod server;
 mod session;
 mod wire;

@@ -10,24 +10,27 @@ use super::client::ask;
 use super::session;
 use crate::exit::{Exit, Failure};
 use crate::gang::key::Key;
+use crate::listening::{self, Turn};
 use holdfast_image::control::{Reply, Request};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::{self, SignalMessages};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Connections at a time: more are closed at once.
+/// Commands at a time, and connections that have not proved the key yet: more are closed at once.
 const MOST: usize = 4096;
+const MOST_STRANGERS: usize = 256;
 
 /// What the threads share.
-pub(super) struct Server {
+struct Server {
     /// What both sides prove.
-    pub key: Key,
-    sessions: AtomicUsize,
+    key: Key,
+    strangers: Arc<AtomicUsize>,
+    sessions: Arc<AtomicUsize>,
     bell: Bell,
 }
 
@@ -39,14 +42,13 @@ pub fn run() -> Result<(), Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, &error);
     signals::block(signals::bit(libc::SIGTERM));
     let told = SignalMessages::new(signals::bit(libc::SIGTERM)).map_err(system("signalfd"))?;
-    // A host without version 6 has the other one.
-    let any = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
-    let listener = any.map_err(system("listening for holdfast rsh"))?;
+    let listener = listening::anywhere().map_err(system("listening for holdfast rsh"))?;
     listener.set_nonblocking(true).map_err(system("listening for holdfast rsh"))?;
     let port = listener.local_addr().map_err(system("asking for the port"))?.port();
     let server = Arc::new(Server {
         key: key(port)?,
-        sessions: AtomicUsize::new(0),
+        strangers: Arc::default(),
+        sessions: Arc::default(),
         bell: Bell::new().map_err(system("eventfd"))?,
     });
     let mut is_ending = false;
@@ -83,24 +85,21 @@ fn accept(server: &Arc<Server>, listener: &TcpListener) {
                 return;
             }
         };
-        if server.sessions.fetch_add(1, Ordering::AcqRel) >= MOST {
-            server.leave();
-            continue;
-        }
+        let Some(stranger) = Turn::take(&server.strangers, MOST_STRANGERS) else { continue };
         let of_thread = Arc::clone(server);
-        let thread = thread::Builder::new().name("rsh".into()).spawn(move || {
-            session::serve(&of_thread.key, stream);
-            of_thread.leave();
-        });
-        if thread.is_err() {
-            server.leave();
-        }
+        // Without a thread the connection is closed.
+        let _ = thread::Builder::new().name("rsh".into()).spawn(move || of_thread.serve(stream, stranger));
     }
 }
 
 impl Server {
-    fn leave(&self) {
-        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    /// One connection, up to its end. Only who has proved the key keeps the server from ending.
+    fn serve(&self, stream: TcpStream, stranger: Turn) {
+        let Some((wire, command)) = session::meet(&self.key, stream) else { return };
+        let Some(turn) = Turn::take(&self.sessions, MOST) else { return };
+        drop(stranger);
+        session::serve(&wire, &command);
+        drop(turn);
         self.bell.ring();
     }
 }

@@ -6,10 +6,12 @@
 //! PermissionDenied where the other side does not have the key; InvalidData.
 
 use crate::gang::key::Key;
+use holdfast_sys::fd;
 use parking_lot::Mutex;
 use ring::hmac;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Longest frame, bytes.
@@ -34,9 +36,19 @@ pub enum Kind {
     Error = 5,
     /// The exit status, in one byte.
     Ended = 6,
+    /// The command, or who drops what it does not want, has taken so many bytes of standard input: four bytes.
+    Taken = 7,
 }
 
-const KINDS: [Kind; 6] = [Kind::Command, Kind::Input, Kind::InputEnd, Kind::Output, Kind::Error, Kind::Ended];
+const KINDS: [Kind; 7] =
+    [Kind::Command, Kind::Input, Kind::InputEnd, Kind::Output, Kind::Error, Kind::Ended, Kind::Taken];
+
+/// Bytes of standard input that are on their way at most: the server reads always, and finds out when the client has
+/// gone, however slowly a command reads.
+pub const WINDOW: usize = 1 << 20;
+/// A host that is gone without a word is noticed after some two minutes (tcp(7)).
+const KEEPALIVE: [(i32, i32); 3] =
+    [(libc::TCP_KEEPIDLE, 60), (libc::TCP_KEEPINTVL, 15), (libc::TCP_KEEPCNT, 4)];
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -62,6 +74,10 @@ impl Wire {
     /// The other side does not have it.
     pub fn prove(stream: TcpStream, side: Side, key: &Key) -> io::Result<Wire> {
         stream.set_nodelay(true)?;
+        fd::set_socket_option(stream.as_fd(), libc::SO_KEEPALIVE, 1)?;
+        for (option, value) in KEEPALIVE {
+            fd::set_option(stream.as_fd(), libc::IPPROTO_TCP, option, &i32::to_ne_bytes(value))?;
+        }
         stream.set_read_timeout(Some(PROOF))?;
         let own = Key::new()?.bytes();
         (&stream).write_all(&own)?;

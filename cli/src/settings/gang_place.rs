@@ -43,6 +43,9 @@ pub struct GangPlace {
     /// Whether others are added while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
+    /// Of a member that is added to a gang that runs: what tells this start of it from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
     /// Of an open gang that its leader restarts: where the members are, in the words of ssh; the first is its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,

@@ -100,7 +100,7 @@ fn serving(home: &Home) -> String {
     let from = listener.local_addr().unwrap().to_string();
     let exports = vec![parse_export("sim@2-3").unwrap()];
     let offer = Offer { config: Arc::new(home.1.server().unwrap()), exports, folder: home.0.clone() };
-    thread::spawn(move || accept_all(&listener, &Arc::new(offer)));
+    thread::spawn(move || accept_all(&listener, offer));
     from
 }
 

@@ -12,6 +12,7 @@ use crate::gang::added::Added;
 use crate::gang::image::Remote;
 use crate::gang::seat::Seat;
 use crate::gang::ssh::{self, Task};
+use crate::rsh::line::check_host;
 use holdfast_image::control::Reply;
 use holdfast_sys::ptrace;
 use std::net::SocketAddr;
@@ -23,6 +24,10 @@ impl EventLoop {
         let Some((_, added)) = self.open_gang() else {
             return self.answer(client, &Reply::Error { message: self.no_open_gang() });
         };
+        // Any process of the user may connect to the socket.
+        if let Err(message) = check_host(&host) {
+            return self.answer(client, &Reply::Error { message });
+        }
         if let Some((member, port)) = added.on(&host) {
             return self.answer_remote(client, member, port);
         }
@@ -69,12 +74,13 @@ impl EventLoop {
     pub(super) fn start_member(&mut self) {
         while !self.is_at_work() && !self.starts.is_under_way() {
             let Some((seat, _)) = self.open_gang() else { return };
+            let start = self.starts.next();
             let Some(Wanted { host, options, .. }) = self.starts.wanted.front() else { return };
-            let member = seat.expect();
+            let member = seat.expect(start);
             let reporter = self.reporter.clone();
             let ended = move |why| reporter.report(Event::SshEnded { member, why });
             let store = &self.context.store;
-            match ssh::start((store, seat.place()), (member, host, options), Task::Add, ended) {
+            match ssh::start((store, seat.place()), (member, host, options), Task::Add(start), ended) {
                 Ok(ssh) => self.starts.under_way = Some((member, ssh)),
                 Err(failure) => self.not_added(&failure.message),
             }

@@ -3,13 +3,14 @@
 //! A connection to each of them that is asked, made when it is. Invariant: an answer is that of the question before
 //! it; nothing is waited for longer than [`ANSWER`]. Fails by: [`Absent`], with the member and the reason.
 
+use super::super::addresses::in_order;
 use super::super::key::Key;
 use super::super::message::{Message, Wanted};
 use super::super::wire::Wire;
 use rustls::ClientConfig;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,12 +65,8 @@ impl Peers {
 
     fn connect(&self, member: u32) -> Result<Wire, String> {
         let at = self.at.get(&member).ok_or("it has not said where it is reached")?;
-        let mut addresses: Vec<SocketAddr> = at.addresses.iter().filter_map(|one| one.parse().ok()).collect();
-        // At the loopback address of this host no other host answers.
-        let is_here = at.host == self.host;
-        addresses.sort_by_key(|address| address.ip().is_loopback() != is_here);
         let mut why = "it has no address".to_owned();
-        for address in addresses {
+        for address in in_order(&at.addresses, at.host == self.host) {
             let wire = TcpStream::connect_timeout(&address, CONNECT)
                 .and_then(|stream| Wire::connect(stream, &self.config));
             match wire {

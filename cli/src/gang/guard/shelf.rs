@@ -10,15 +10,15 @@ use super::super::message::{Message, Wanted};
 use super::super::wire::Wire;
 use super::PIECE;
 use crate::exit::{Exit, Failure};
+use crate::listening;
 use holdfast_tiers::Job;
 use holdfast_tiers::redundancy::{GroupFile, MemberStream, Parity, open_parity, sets};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,6 @@ pub struct Shelf {
     config: Arc<ServerConfig>,
     addresses: Vec<String>,
     open: Mutex<BTreeMap<String, Arc<Set>>>,
-    connections: AtomicUsize,
 }
 
 impl Shelf {
@@ -54,20 +53,18 @@ impl Shelf {
     pub fn new(job: &Job, key: &Key) -> Result<Arc<Shelf>, Failure> {
         let failed = |error: io::Error| Failure::system("listening for the members of the gang", &error);
         let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
-        let listener =
-            TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).map_err(failed)?;
+        let listener = listening::anywhere().map_err(failed)?;
         let addresses = reached_at(listener.local_addr().map_err(failed)?);
-        let shelf = Arc::new(Shelf {
-            job: job.clone(),
-            config: Arc::new(config),
-            addresses,
-            open: Mutex::default(),
-            connections: AtomicUsize::new(0),
-        });
+        let shelf =
+            Arc::new(Shelf { job: job.clone(), config: Arc::new(config), addresses, open: Mutex::default() });
         let of_thread = Arc::clone(&shelf);
         thread::Builder::new()
             .name("guard-accept".into())
-            .spawn(move || accept_all(&listener, &of_thread))
+            .spawn(move || {
+                listening::accept_all(&listener, ("guard-peer", MOST), move |stream, _turn| {
+                    let _ = serve(&of_thread, stream);
+                });
+            })
             .map_err(failed)?;
         Ok(shelf)
     }
@@ -140,28 +137,6 @@ impl Shelf {
                 self.parity(&set)?.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
                 Ok(bytes)
             }
-        }
-    }
-}
-
-fn accept_all(listener: &TcpListener, shelf: &Arc<Shelf>) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // EMFILE, ENOMEM: passes.
-            thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        if shelf.connections.fetch_add(1, Ordering::Relaxed) >= MOST {
-            shelf.connections.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let of_thread = Arc::clone(shelf);
-        let serving = move || {
-            let _ = serve(&of_thread, stream);
-            of_thread.connections.fetch_sub(1, Ordering::Relaxed);
-        };
-        if thread::Builder::new().name("guard-peer".into()).spawn(serving).is_err() {
-            shelf.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

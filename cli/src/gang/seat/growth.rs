@@ -4,8 +4,8 @@
 //! agents of members that were added. Invariant: in a round all know the same number of members. Fails by: nothing; a
 //! member that does not come is given up.
 
-use super::super::message::{Failed, Message};
-use super::Seat;
+use super::super::message::{Failed, FailedKind, Message};
+use super::{Heard, Seat};
 use holdfast_image::control::Secret;
 use std::net::IpAddr;
 
@@ -20,22 +20,38 @@ impl Seat {
         self.state.lock().key.clone()
     }
 
-    /// The leader of an open gang adds a member: its number. No round may begin before it is there, or given up.
-    pub fn expect(&self) -> u32 {
+    /// The leader of an open gang adds a member: its number. `start`: what tells this start of it from others. No round
+    /// may begin before it is there, or given up.
+    pub fn expect(&self, start: u64) -> u32 {
         let mut state = self.state.lock();
-        state.awaited = Some(state.members);
+        state.awaited = Some((state.members, start));
         state.members
     }
 
-    /// The member that was added is there.
+    /// Whether a member is being added, by this start of it.
+    pub(in super::super) fn expects(&self, member: u32, start: Option<u64>) -> bool {
+        self.state.lock().awaited.is_some_and(|(one, by)| one == member && start == Some(by))
+    }
+
+    /// The member that was added is there, or was lost again since it has said so.
     pub fn has_grown(&self) {
-        self.state.lock().awaited = None;
+        let mut state = self.state.lock();
+        let Some((member, _)) = state.awaited.take() else { return };
+        if state.links.contains_key(&member) {
+            return;
+        }
+        let why =
+            state.lost.entry(member).or_insert_with(|| "it was lost: its agent has ended".into()).clone();
+        let failed = self.failed_of(&state, Some(member), why, FailedKind::Other);
+        drop(state);
+        tracing::warn!("{failed}");
+        self.tell(Heard::Lost(failed));
     }
 
     /// The member that was to be added is not there.
     pub fn give_up(&self) {
         let mut state = self.state.lock();
-        let Some(member) = state.awaited.take() else { return };
+        let Some((member, _)) = state.awaited.take() else { return };
         let link = state.links.remove(&member);
         let was_there = state.hosts.remove(&member).is_some();
         state.lost.remove(&member);
