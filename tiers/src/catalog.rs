@@ -56,7 +56,7 @@ pub(crate) struct Catalog {
     pub(crate) recipes: BTreeMap<u64, Entry>,
     /// `end-N`.
     pub(crate) ends: BTreeMap<u64, Entry>,
-    /// `group-N`, and the segments that others need of it; none: it is damaged.
+    /// `group-N`, and the segments that others need of it; none: it is damaged, or cannot be looked at now.
     groups: BTreeMap<u64, (Entry, Option<Vec<SegmentKey>>)>,
 }
 
@@ -105,15 +105,16 @@ impl Catalog {
                 None => {
                     let file = entry.name.file();
                     if let Some((SetBlob::Group, number)) = names::of_set(file) {
-                        let known = self.groups.remove(&number).filter(|(known, _)| *known == entry);
+                        let known = self.groups.remove(&number);
+                        let known = known.filter(|(known, named)| *known == entry && named.is_some());
                         let named = match known {
                             Some((_, named)) => named,
                             None => match redundancy::read_group(folder, number) {
                                 // Removed meanwhile.
                                 Err(TierError::NotFound { .. }) => continue,
-                                file => {
-                                    file?.ok().map(|file| redundancy::covered(&file).into_iter().collect())
-                                }
+                                // It may name anything up to it, as a damaged one.
+                                Err(_) | Ok(Err(_)) => None,
+                                Ok(Ok(file)) => Some(redundancy::covered(&file).into_iter().collect()),
                             },
                         };
                         catalog.groups.insert(number, (entry, named));
@@ -191,13 +192,24 @@ impl Catalog {
     /// The segments that no version can name.
     pub(crate) fn garbage(&self) -> impl Iterator<Item = (SegmentKey, &Entry)> {
         let mut needed = Needed::by(self.versions.keys().map(|number| (*number, self.table(*number))));
+        self.add_sets(&mut needed);
+        self.segments.iter().map(|(key, entry)| (*key, entry)).filter(move |(key, _)| !needed.may_be(*key))
+    }
+
+    /// Which segments sets need.
+    pub(crate) fn needed_by_sets(&self) -> Needed {
+        let mut needed = Needed::default();
+        self.add_sets(&mut needed);
+        needed
+    }
+
+    fn add_sets(&self, needed: &mut Needed) {
         for (number, (_, named)) in &self.groups {
             match named {
                 Some(named) => needed.named.extend(named),
                 None => needed.reach = needed.reach.max(*number),
             }
         }
-        self.segments.iter().map(|(key, entry)| (*key, entry)).filter(move |(key, _)| !needed.may_be(*key))
     }
 }
 
@@ -310,6 +322,14 @@ mod tests {
         let catalog = Catalog::of(&place(Faulty::new(Box::new(model.clone()), faults))).unwrap();
         assert!(matches!(catalog.versions[&1].table, Table::Unseen(TierError::Denied { .. })));
         assert!(catalog.unseen().is_some() && garbage(&catalog).is_empty());
+        // A set that cannot be looked at may name anything: nothing goes, and the place can be used.
+        publish(&model, &["group-000001"]);
+        model.remove(&BlobName::new("manifest-000001").unwrap()).unwrap();
+        let faults = Faults::once(1, Fault::Fail(denied));
+        let mut catalog = Catalog::of(&place(Faulty::new(Box::new(model.clone()), faults))).unwrap();
+        assert!(garbage(&catalog).is_empty());
+        catalog.renew(&place(model.clone())).unwrap();
+        assert!(garbage(&catalog).is_empty(), "it is damaged");
         let faults = Faults::once(0, Fault::Fail(denied));
         assert!(Catalog::of(&place(Faulty::new(Box::new(model), faults))).is_err(), "no empty place");
     }

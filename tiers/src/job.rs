@@ -391,6 +391,8 @@ impl Job {
         if lock.writing.all().is_empty() {
             let parts = files::unfinished(&self.dir)?;
             found.extend(parts.iter().map(|path| (name(path), len(path))));
+            let sets = redundancy::left_over(&self.folder)?;
+            found.extend(sets.iter().map(|entry| (entry.name.file().to_owned(), entry.len)));
         }
         let garbage = self.garbage(&seen, lock)?;
         found.extend(garbage.iter().map(|entry| (entry.name.file().to_owned(), entry.len)));

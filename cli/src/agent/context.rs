@@ -127,7 +127,7 @@ impl JobContext {
         Pinned {
             restarted_from: self.restarted_from.map(|epoch| epoch.0),
             run_before: self.earlier.kept(),
-            gang: None,
+            ..Pinned::default()
         }
     }
 

@@ -13,10 +13,10 @@ use super::request::CheckpointRequest;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::front_link::{Link, Tell};
 use crate::gang::added::Added;
-use crate::gang::folder::GangFolder;
+use crate::gang::folder::{GangFolder, Needed};
 use crate::gang::gather::gather;
-use crate::gang::guard::offer::Offer;
-use crate::gang::image::{GangImage, MemberImage, digest};
+use crate::gang::guard::offer::{Offer, Said};
+use crate::gang::image::{GangImage, MemberImage, digest_of};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
 use crate::gang::seat::Seat;
@@ -200,12 +200,12 @@ pub fn restarted(
     })
 }
 
-/// The image that no rule removes, if the job is a member of a gang.
+/// The images that no rule removes, if the job is a member of a gang.
 ///
 /// # Errors
-/// It is not known: then nothing may be removed.
-pub fn needed(context: &JobContext) -> Result<Option<u64>, Failure> {
-    let Some(gang) = &context.gang else { return Ok(None) };
+/// They are not known: then nothing may be removed.
+pub fn needed(context: &JobContext) -> Result<Needed, Failure> {
+    let Some(gang) = &context.gang else { return Ok(Needed::default()) };
     gang.folder.needed_of(gang.seat.place().member)
 }
 
@@ -240,13 +240,16 @@ pub fn of_failed(why: &Failed) -> CheckpointError {
 #[derive(Serialize, Deserialize)]
 struct Committed {
     image: MemberImage,
-    offer: Option<Offer>,
+    offer: Option<Result<Offer, String>>,
 }
 
-fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<MemberImage, Failure> {
+fn own_part(context: &JobContext, gang: &Membership, epoch: Epoch) -> Result<Committed, String> {
+    let manifest = context.job.folder().manifest(epoch).map_err(|error| error.to_string())?;
     let (member, host) = (gang.seat.place().member, gang.seat.host().to_owned());
-    let digest = digest(&context.job, epoch)?;
-    Ok(MemberImage { member, host, epoch, run_ns: context.run_ns, digest, ssh: None })
+    let digest = digest_of(&manifest);
+    let image = MemberImage { member, host, epoch, run_ns: context.run_ns, digest, ssh: None };
+    let offer = |guard: &Arc<Guard>| guard.offer(&context.job, &context.lock, (epoch, &manifest));
+    Ok(Committed { image, offer: gang.guard.as_ref().map(offer) })
 }
 
 /// All have committed their images: the leader makes an image of the gang. Its number.
@@ -280,9 +283,8 @@ fn make_image(
     (epoch, is_last): (Epoch, bool),
 ) -> Result<u64, String> {
     fault::point("gang-committed");
-    let image = own_part(context, gang, epoch).map_err(|failure| failure.message)?;
-    let offer = gang.guard.as_ref().and_then(|guard| guard.offer(&context.job, &context.lock, epoch));
-    let text = serde_json::to_vec(&Committed { image, offer }).map_err(|error| error.to_string())?;
+    let own = own_part(context, gang, epoch)?;
+    let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
     let said = round.meet(Phase::Committed, &text, STORING).map_err(|error| error.to_string())?;
     let said: Result<Vec<Committed>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
     let said = said.map_err(|error| format!("what a member says of its image: {error}"))?;
@@ -298,7 +300,7 @@ fn make_image(
     let first = heard.first().and_then(|text| serde_json::from_slice::<(u64, String)>(text).ok());
     let (number, id) = first.ok_or("the leader has not said which image of the gang it made")?;
     if let Some(guard) = &gang.guard {
-        let said: Vec<(Option<Offer>, String, u64)> =
+        let said: Vec<Said> =
             said.into_iter().map(|one| (one.offer, one.image.host, one.image.epoch.0)).collect();
         guard.prepare((&context.job, &context.lock), (number, &id), &said, is_last);
     }

@@ -6,20 +6,21 @@
 //! written down by the leader when all members have said that their parity is there. Fails by: a warning at the leader,
 //! and in all logs.
 
+use crate::cascade::low_priority;
 use crate::exit::Failure;
 use crate::gang::folder::{GangFolder, Protected};
 use crate::gang::guard::encode::{Desk, encode};
-use crate::gang::guard::offer::{Look, Offer, Plan, look, plan};
+use crate::gang::guard::offer::{Known, Look, Offer, Plan, Said, look, plan};
 use crate::gang::guard::peers::{Peers, Where};
 use crate::gang::guard::shelf::Shelf;
 use crate::gang::key::Key;
 use crate::gang::seat::Seat;
 use holdfast_image::Epoch;
 use holdfast_sys::fault;
-use holdfast_tiers::redundancy::{GroupFile, Protection, put_group, remove_set, sets};
+use holdfast_tiers::redundancy::{GroupFile, Protection, clean_heads, put_group, remove_set, sets};
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -54,6 +55,8 @@ struct State {
     record: Option<Protected>,
     /// The program was ended by a checkpoint: the set is waited for.
     is_last: bool,
+    /// Sets of which a member has said that they are not whole: nothing new counts on them.
+    broken: BTreeSet<String>,
 }
 
 /// See the head of the file.
@@ -82,7 +85,7 @@ impl Guard {
         folder: &GangFolder,
     ) -> Result<Arc<Guard>, Failure> {
         let key = folder.key()?;
-        let shelf = Shelf::new(job, &key)?;
+        let shelf = Shelf::new(job, &key, low_priority)?;
         let (state, changed, is_over) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
         let (seat, folder) = (Arc::clone(seat), folder.clone());
         let voice = OnceLock::new();
@@ -96,24 +99,29 @@ impl Guard {
         Ok(guard)
     }
 
-    /// What this member says of its part when its image is committed.
-    pub fn offer(&self, job: &Job, lock: &JobLock, epoch: Epoch) -> Option<Offer> {
-        let made = self.folder.protections().map_err(|failure| failure.message);
-        let made = made.and_then(|known| look(job, lock, epoch, &known));
-        match made {
-            Ok(Look { files, image_needs, needs }) => Some(Offer {
-                protection: self.protection,
-                addresses: self.shelf.addresses().to_vec(),
-                busy: self.state.lock().now.is_some(),
-                files,
-                image_needs,
-                needs,
-            }),
-            Err(why) => {
-                tracing::warn!("image {epoch} is not protected: {why}");
-                None
-            }
-        }
+    /// What this member says of its part when its image is committed, of which this is the manifest.
+    ///
+    /// # Errors
+    /// In words: the image is not protected.
+    pub fn offer(
+        &self,
+        job: &Job,
+        lock: &JobLock,
+        (epoch, manifest): (Epoch, &[u8]),
+    ) -> Result<Offer, String> {
+        let (busy, broken) = {
+            let state = self.state.lock();
+            (state.now.is_some(), state.broken.clone())
+        };
+        let looked = if busy {
+            Look::default()
+        } else {
+            let records = self.folder.protections().map_err(|failure| failure.message)?;
+            look(job, lock, (epoch, manifest), &Known { records: &records, broken: &broken })?
+        };
+        let (protection, addresses) = (self.protection, self.shelf.addresses().to_vec());
+        let Look { files, image_needs, needs, broken } = looked;
+        Ok(Offer { protection, addresses, busy, files, image_needs, needs, broken })
     }
 
     /// The image of the gang is there: from now on the files of its set do not go, and its parity is made. `said`: what
@@ -122,18 +130,23 @@ impl Guard {
         self: &Arc<Guard>,
         (job, lock): (&Job, &JobLock),
         (image, set): (u64, &str),
-        said: &[(Option<Offer>, String, u64)],
+        said: &[Said],
         is_last: bool,
     ) {
         let place = self.seat.place();
+        let offers = said.iter().filter_map(|(offer, ..)| offer.as_ref()?.as_ref().ok());
+        self.state.lock().broken.extend(offers.flat_map(|offer| offer.broken.keys().cloned()));
         let plan = match plan((&place.name, image, set), place.member, said) {
             Ok(plan) => plan,
-            // All members find that.
-            Err(why) if place.is_leader() => {
-                return self.say(format!("image {image} of gang {} is not protected: {why}", place.name));
-            }
             Err(why) => {
-                return tracing::warn!("image {image} of gang {} is not protected: {why}", place.name);
+                let text = format!("image {image} of gang {} is not protected: {why}", place.name);
+                // All members find that.
+                if place.is_leader() {
+                    self.say(text)
+                } else {
+                    tracing::warn!("{text}")
+                }
+                return clean(job, lock);
             }
         };
         let mut state = self.state.lock();
@@ -149,12 +162,13 @@ impl Guard {
             .and_then(|()| put_group(job, lock, &plan.file).map_err(|error| error.to_string()));
         if let Err(why) = begun {
             tracing::warn!("image {image}: no parity: {why}");
+            clean(job, lock);
             return self.tell(image, Some(why));
         }
         fault::point("guard-group");
         let where_of = |member: &u32| {
             let (offer, host, _) = said.get(usize::try_from(*member).ok()?)?;
-            let addresses = offer.as_ref()?.addresses.clone();
+            let addresses = offer.as_ref()?.as_ref().ok()?.addresses.clone();
             Some((*member, Where { host: host.clone(), addresses }))
         };
         let group = plan.file.members.iter().map(|one| one.member).collect::<Vec<_>>();
@@ -210,7 +224,13 @@ impl Guard {
         let is_needed = |set: &String| plan.needed.contains(set) || *set == plan.file.set;
         if self.seat.place().is_leader() {
             let known = self.folder.protections().map_err(|failure| failure.message)?;
-            for (number, _) in known.iter().filter(|(_, one)| !is_needed(&one.set)) {
+            let newest = known.iter().rev().find_map(|(number, one)| one.is_ok().then_some(*number));
+            // What is written down of one that is damaged goes when there is a newer one.
+            let goes = |(number, one): &(&u64, &Result<Protected, String>)| match one {
+                Ok(one) => !is_needed(&one.set),
+                Err(_) => newest.is_some_and(|newest| **number < newest),
+            };
+            for (number, _) in known.iter().filter(goes) {
                 self.folder.unprotect(*number).map_err(|failure| failure.message)?;
             }
         }
@@ -219,7 +239,7 @@ impl Guard {
                 remove_set(job, lock, set.number).map_err(failed)?;
             }
         }
-        Ok(())
+        clean_heads(job, lock, plan.file.own().map(|own| own.epoch)).map(drop).map_err(failed)
     }
 
     /// A member has said how its part went; from the leader: how it went for all.
@@ -285,5 +305,12 @@ impl Guard {
             self.changed.wait_for(&mut state, LOOK);
         }
         self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The image is not protected: nothing of that stays.
+fn clean(job: &Job, lock: &JobLock) {
+    if let Err(error) = clean_heads(job, lock, None) {
+        tracing::warn!("what an image that is not protected has left: {error}");
     }
 }

@@ -1,9 +1,11 @@
 //! The redundancy between hosts as the agent does it: a thread of its own after each image of the gang.
 //!
-//! Called at the agent's start and by the checkpoint thread. Invariant: it waits for nothing. Fails by: what the guard
+//! Called at the agent's start and by the checkpoint thread. Invariants: it waits for nothing; the program comes
+//! first. Fails by: what the guard
 //! tells.
 
 use super::context::JobContext;
+use crate::cascade::low_priority;
 use std::sync::Arc;
 use std::thread;
 
@@ -23,9 +25,10 @@ pub fn start(context: &Arc<JobContext>) {
     let Some(task) = guard.next() else { return };
     let image = task.image;
     let (of_thread, of_guard) = (Arc::clone(context), Arc::clone(&guard));
-    let thread = thread::Builder::new()
-        .name("guard".into())
-        .spawn(move || of_guard.make(&of_thread.job, &of_thread.lock, &task));
+    let thread = thread::Builder::new().name("guard".into()).spawn(move || {
+        low_priority();
+        of_guard.make(&of_thread.job, &of_thread.lock, &task);
+    });
     if let Err(error) = thread {
         guard.tell(image, Some(error.to_string()));
     }

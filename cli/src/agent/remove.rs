@@ -6,6 +6,7 @@
 use super::context::JobContext;
 use super::events::{Event, Reporter};
 use super::gang;
+use crate::gang::folder::{GANG_NEEDS, IS_PROTECTED};
 use holdfast_image::Epoch;
 use holdfast_image::control::Reply;
 use holdfast_tiers::stack::Cascade;
@@ -37,11 +38,12 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
         Err(error) => return Reply::Error { message: error.to_string() },
     };
     let needed = match gang::needed(context) {
-        Ok(needed) => needed.map(Epoch),
+        Ok(needed) => needed,
         Err(failure) => return Reply::Error { message: failure.message },
     };
     let why_not = |epoch: Epoch| match Some(epoch) {
-        image if image == needed => Some("the newest image of its gang needs it".to_owned()),
+        Some(Epoch(number)) if needed.newest == Some(number) => Some(GANG_NEEDS.to_owned()),
+        Some(Epoch(number)) if needed.protected == Some(number) => Some(IS_PROTECTED.to_owned()),
         image if image == newest => Some("it is the newest image of a running job".to_owned()),
         image if image == context.restarted_from => Some("the program was restarted from it".to_owned()),
         _ => None,

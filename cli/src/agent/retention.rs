@@ -1,9 +1,9 @@
 //! Which images go when a new one is committed (`--keep`, `--keep-daily`).
 //!
 //! Called by the checkpoint thread, and when the program has come to its end. What must hold: neither the newest image
-//! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor the one that the
-//! newest image of its gang names, nor, while the program runs, what a run before that did not come to its end has
-//! left.
+//! nor the one that the program was restarted from, which it may still be mapped from, is deleted, nor those that the
+//! newest image of its gang and the newest one that is protected name, nor, while the program runs, what a run before
+//! that did not come to its end has left.
 
 use super::context::JobContext;
 use super::gang;
@@ -27,7 +27,7 @@ pub fn apply_at_the_end(context: &JobContext) {
 
 fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
     let pinned = match gang::needed(context) {
-        Ok(gang) => Pinned { gang, ..pinned },
+        Ok(needed) => Pinned { gang: needed.newest, protected: needed.protected, ..pinned },
         Err(error) => return tracing::warn!("no image is deleted, for the gang may need it: {error}"),
     };
     let settings = context.settings();

@@ -3,8 +3,9 @@
 //! The bound is a layer around the first tier. When an image that is being written does not fit, the oldest ones go,
 //! those that a lower tier waits for later, and last what an earlier run that did not come to its end has left, each
 //! with a warning; none, if all together would not be enough. Invariants: the newest good image, the one that the
-//! program was restarted from and the one that its gang needs stay; when that is not enough the new image fails, its
-//! files vanish, and nothing else has happened.
+//! program was restarted from and those that its gang needs stay; what other members keep of each other's images
+//! (`--protect`) counts as taken, for no removal makes it free; when that is not enough the new image fails, its files
+//! vanish, and nothing else has happened.
 
 use super::context::JobContext;
 use super::error::CheckpointError;
@@ -46,12 +47,12 @@ pub fn serve(context: &Arc<JobContext>) {
 /// Removes one image, if all that may go together make `missing` bytes free; whether it did.
 fn make_room(context: &JobContext, missing: u64) -> bool {
     let Ok(survey) = hygiene::survey(context.job.folder()) else { return false };
-    let Ok(gang) = gang::needed(context) else { return false };
+    let Ok(needed) = gang::needed(context) else { return false };
     let newest = survey.versions.iter().filter(|held| held.whole).map(|held| held.number).max();
     let stays = |held: &&Held| {
         newest.is_none_or(|newest| held.number >= newest)
             || context.restarted_from == Some(Epoch(held.number))
-            || gang == Some(held.number)
+            || [needed.newest, needed.protected].contains(&Some(held.number))
     };
     let (stays, may_go): (Vec<&Held>, Vec<&Held>) = survey.versions.iter().partition(stays);
     let needed: BTreeSet<_> = stays.iter().flat_map(|held| &held.parts).collect();
@@ -100,8 +101,11 @@ pub fn explain(context: &JobContext, error: CheckpointError) -> CheckpointError 
         Some(newest) => format!(" beside image {}, the last good one, which stays", newest.epoch),
         None => String::new(),
     };
+    let guarded = context.gang.as_ref().is_some_and(|gang| gang.guard.is_some());
+    let others =
+        if guarded { "; images that other members need parts of (--protect) stay: --keep N" } else { "" };
     CheckpointError::Full(format!(
-        "job {name}: the image does not fit into --max-space {max}{beside}; \
+        "job {name}: the image does not fit into --max-space {max}{beside}{others}; \
          `holdfast restart --max-space SIZE {name}` gives it more"
     ))
 }

@@ -8,7 +8,7 @@ use crate::client::accepted_of;
 use crate::exit::{Exit, Failure};
 use crate::gang::choice::choose;
 use crate::gang::command;
-use crate::gang::folder::{GangFolder, shared_of};
+use crate::gang::folder::{GangFolder, Needed, shared_of};
 use crate::gang::image::GangImage;
 use crate::names::ImageName;
 use crate::report;
@@ -342,23 +342,18 @@ pub fn remove_folders(store: &Store, gangs: &BTreeSet<String>) -> Result<(), Fai
     Ok(())
 }
 
-/// The images of a job that the newest image of its gang names. `all`: the job is to go; `going`: these gangs are, too.
+/// The images of a job that its gang needs. `all`: the job is to go; `going`: these gangs are, too.
 ///
 /// # Errors
 /// It is a member, and is to go by itself; what the gang needs is not known.
-pub fn needed_of(
-    store: &Store,
-    job: &Job,
-    all: bool,
-    going: &BTreeSet<String>,
-) -> Result<BTreeSet<u64>, Failure> {
+pub fn needed_of(store: &Store, job: &Job, all: bool, going: &BTreeSet<String>) -> Result<Needed, Failure> {
     if !job.has_recipe()? {
-        return Ok(BTreeSet::new());
+        return Ok(Needed::default());
     }
-    let Some(place) = Recipe::read(job)?.settings.gang else { return Ok(BTreeSet::new()) };
+    let Some(place) = Recipe::read(job)?.settings.gang else { return Ok(Needed::default()) };
     let folder =
         if all && going.contains(&place.name) { None } else { GangFolder::open(store, &place.name)? };
-    let Some(folder) = folder else { return Ok(BTreeSet::new()) };
+    let Some(folder) = folder else { return Ok(Needed::default()) };
     if all {
         let (job, name) = (job.name(), &place.name);
         let what = format!(
@@ -366,5 +361,5 @@ pub fn needed_of(
         );
         return Err(Failure::new(Exit::Refused, what));
     }
-    Ok(folder.needed_of(place.member)?.into_iter().collect())
+    folder.needed_of(place.member)
 }

@@ -2,12 +2,15 @@
 
 use super::gang::jobs_of;
 use crate::exit::Failure;
-use crate::gang::folder::GangFolder;
-use crate::gang::image::{GangImage, MemberImage};
+use crate::gang::folder::{GangFolder, Protections};
+use crate::gang::guard::state::why_not_whole;
+use crate::gang::image::{Found, GangImage, MemberImage};
 use crate::gang::waiting::members;
 use crate::report;
+use crate::settings::Recipe;
 use crate::table::Table;
-use holdfast_tiers::Store;
+use holdfast_image::Epoch;
+use holdfast_tiers::{Job, Store, StoreError};
 use serde::Serialize;
 
 /// One image.
@@ -23,6 +26,8 @@ struct Row {
     not_here: Vec<u32>,
     /// What other hosts have of it, as `--protect` has it.
     protected: Option<String>,
+    /// Why it was protected and is not any more, as far as this host knows.
+    unprotected: Option<String>,
     members: Vec<MemberImage>,
 }
 
@@ -31,9 +36,103 @@ fn remark(row: &Row) -> String {
         return why.clone();
     }
     let protected = row.protected.as_ref().map(|protection| format!("protected: {protection}"));
+    let unprotected = row.unprotected.as_ref().map(|why| format!("{NO_MORE}: {why}"));
     let elsewhere =
         (!row.not_here.is_empty()).then(|| format!("not on this host: {}", members(&row.not_here)));
-    protected.into_iter().chain(elsewhere).collect::<Vec<_>>().join("; ")
+    protected.into_iter().chain(unprotected).chain(elsewhere).collect::<Vec<_>>().join("; ")
+}
+
+/// Begins what is said of an image that was protected.
+const NO_MORE: &str = "not protected any more";
+
+/// How an image is protected; or why it is not any more, as far as this host knows.
+fn protection(store: &Store, image: &GangImage, known: &Protections) -> (Option<String>, Option<String>) {
+    let found = match known.get(&image.image) {
+        None => return (None, None),
+        Some(Err(why)) => return (None, Some(why.clone())),
+        // It is that of another image of this number.
+        Some(Ok(found)) if found.set != image.id() => return (None, None),
+        Some(Ok(found)) => found,
+    };
+    let why_not = |part: &MemberImage| {
+        let why = match store.job(&part.job(&image.gang)) {
+            Err(StoreError::NotAJob { .. }) => return None,
+            Err(error) => error.to_string(),
+            Ok(job) => why_not_whole(&job, part.epoch.0, &found.set)?,
+        };
+        Some(format!("member {}: {why}", part.member))
+    };
+    match image.members.iter().find_map(why_not) {
+        None => (Some(found.protection.to_string()), None),
+        why => (None, why),
+    }
+}
+
+/// Of which image of a gang an image of a job is a part.
+#[derive(Debug, Serialize)]
+pub struct PartOf {
+    name: String,
+    member: u32,
+    image: Option<u64>,
+    protected: Option<String>,
+    unprotected: Option<String>,
+}
+
+impl PartOf {
+    /// For people.
+    pub fn line(&self) -> String {
+        let PartOf { name, member, image, .. } = self;
+        let image = match image {
+            Some(image) => format!("image {image} of gang {name}"),
+            None => format!("in no image of gang {name}"),
+        };
+        let protected = self.protected.as_ref().map(|protection| format!("; protected: {protection}"));
+        let not = self.unprotected.as_ref().map(|why| format!("; {NO_MORE}: {why}"));
+        format!("member {member}, {image}{}", protected.or(not).unwrap_or_default())
+    }
+}
+
+/// What `show` tells of the gang of a job.
+///
+/// # Errors
+/// The job's settings or the folder of the gang cannot be read.
+pub fn part_of(store: &Store, job: &Job, epoch: Epoch) -> Result<Option<PartOf>, Failure> {
+    let place = if job.has_recipe()? { Recipe::read(job)?.settings.gang } else { None };
+    let Some(place) = place else { return Ok(None) };
+    let (name, member) = (place.name.clone(), place.member);
+    let mut part = PartOf { name, member, image: None, protected: None, unprotected: None };
+    let Some(folder) = GangFolder::open(store, &place.name)? else { return Ok(Some(part)) };
+    for number in folder.images()?.into_iter().rev() {
+        // One that cannot be read `list` tells of.
+        let Ok(image) = folder.image(number) else { continue };
+        let own = image.members.iter().find(|one| one.member == place.member && one.epoch == epoch);
+        if own.is_some_and(|own| matches!(own.find(store, &image.gang), Ok(Found::AsItWas))) {
+            part.image = Some(number);
+            (part.protected, part.unprotected) = protection(store, &image, &folder.protections()?);
+            break;
+        }
+    }
+    Ok(Some(part))
+}
+
+/// Numbers of images of a job whose sets were whole, with those of the gang's images, and why they are not.
+///
+/// # Errors
+/// As [`part_of`].
+pub fn lost_sets(store: &Store, job: &Job) -> Result<Vec<(u64, u64, String)>, Failure> {
+    let place = if job.has_recipe()? { Recipe::read(job)?.settings.gang } else { None };
+    let Some(place) = place else { return Ok(Vec::new()) };
+    let Some(folder) = GangFolder::open(store, &place.name)? else { return Ok(Vec::new()) };
+    let (known, there) = (folder.protections()?, folder.images()?);
+    let mut lost = Vec::new();
+    for (number, protected) in known.iter().filter(|(number, _)| there.contains(number)) {
+        let Ok(protected) = protected else { continue };
+        let image = folder.image(*number)?;
+        let part = image.part_of(place.member).filter(|_| protected.set == image.id());
+        let why = part.and_then(|epoch| Some((epoch, *number, why_not_whole(job, epoch, &protected.set)?)));
+        lost.extend(why);
+    }
+    Ok(lost)
 }
 
 /// Lists them.
@@ -44,21 +143,19 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
     let name = folder.name();
     let mut rows = Vec::new();
     let protections = folder.protections()?;
-    let protected = |image: &GangImage| {
-        let found = protections.get(&image.image).filter(|one| one.set == image.id())?;
-        Some(found.protection.to_string())
-    };
     for number in folder.images()? {
         rows.push(match folder.image(number) {
             Ok(image) => {
                 let checked = image.check(store, folder.is_shared());
+                let (protected, unprotected) = protection(store, &image, &protections);
                 Row {
                     image: number,
                     created: Some(report::utc(image.created_ns)),
                     created_ns: Some(image.created_ns),
                     not_here: checked.as_ref().cloned().unwrap_or_default(),
                     broken: checked.err(),
-                    protected: protected(&image),
+                    protected,
+                    unprotected,
                     members: image.members,
                 }
             }
@@ -69,6 +166,7 @@ pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure
                 broken: Some(failure.message),
                 not_here: Vec::new(),
                 protected: None,
+                unprotected: None,
                 members: Vec::new(),
             },
         });

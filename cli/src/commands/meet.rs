@@ -100,7 +100,7 @@ fn meet(args: &MeetArgs, root: Option<&Path>) -> Result<Agreed, Failure> {
     let say = |text: String| report::note(&text);
     let meanwhile = Meanwhile { fds: vec![stdin.as_fd()], is_over: &is_over, say: &say };
     let plan = Plan { store: &store, place: &place, image: None, meets: true, key: None };
-    let agreed = agree(&Met { plan, job: &job, lock: &lock }, args.image, &meanwhile);
+    let agreed = agree(&Met { plan, job: &job, lock: &lock, over: stdin.as_fd() }, args.image, &meanwhile);
     if !job.has_recipe()? && job.images()?.is_empty() {
         // It was made here.
         let _ = last_run::leave_nothing(&job);

@@ -13,6 +13,7 @@ use crate::client::{Agent, accepted};
 use crate::exit::{Exit, Failure, of_tier};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
+use crate::gang::folder::{GANG_NEEDS, IS_PROTECTED};
 use crate::job_lock;
 use crate::last_run::LastRun;
 use crate::settings::Recipe;
@@ -93,6 +94,9 @@ fn of_job(
 ) -> Result<(Report, Option<Failure>), Failure> {
     let job = &crate::names::open_job(store, name)?;
     let needed = gang::needed_of(store, job, loses_all(args), gangs)?;
+    let protected = needed.protected.map(|number| (number, Why::Protected));
+    let needed: BTreeMap<u64, Why> =
+        protected.into_iter().chain(needed.newest.map(|number| (number, Why::Gang))).collect();
     let lock = lock(args, job)?;
     let wanted = Wanted { args, job, named, lock };
     let tiers = places::of_job(store, Some(job))?;
@@ -119,7 +123,7 @@ fn of_job(
         };
         let wish = if is_chosen(&place.spec) { wish(&wanted, place, &survey)? } else { Wish::Nothing };
         let (versions, waiting, others) = (survey.versions.clone(), BTreeSet::new(), BTreeSet::new());
-        let needed = if place.spec.is_store() { needed.clone() } else { BTreeSet::new() };
+        let needed = if place.spec.is_store() { needed.clone() } else { BTreeMap::new() };
         let holds = TierHolds { wish, versions, waiting, others, needed };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
@@ -313,7 +317,8 @@ fn reason(why: Why) -> &'static str {
     match why {
         Why::Waits => "a tier has yet to get it",
         Why::Last => "no other image can be restarted",
-        Why::Gang => "the newest image of its gang needs it",
+        Why::Gang => GANG_NEEDS,
+        Why::Protected => IS_PROTECTED,
     }
 }
 

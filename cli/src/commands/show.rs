@@ -1,5 +1,6 @@
 //! `holdfast show`: what an image holds, what its epoch changed, and where its stop time went.
 
+use super::gang_list::{self, PartOf};
 use super::show_objects;
 use crate::exit::Failure;
 use crate::last_restart::LastRestart;
@@ -34,6 +35,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     }
     let record = crate::names::record_of(&image)?;
     let last_restart = LastRestart::read(&job);
+    let gang = gang_list::part_of(&store, &job, image.epoch())?;
     if json {
         return report::print_json(
             "image",
@@ -51,11 +53,12 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
                 "epoch": image.epoch_figures(),
                 "record": record,
                 "tiers": tiers,
+                "gang": gang,
                 "last_restart": last_restart,
             }),
         );
     }
-    let mut text = text(job.name(), &image, &record, &tiers);
+    let mut text = text(job.name(), &image, &record, (&tiers, gang.as_ref()));
     if let Some(last) = last_restart {
         let time = short_time(last.ns);
         text.push_str(&format!(
@@ -67,7 +70,12 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     report::print(&text)
 }
 
-fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> String {
+fn text(
+    job: &str,
+    image: &Image,
+    record: &ProcessRecord,
+    (tiers, gang): (&[String], Option<&PartOf>),
+) -> String {
     let info = image.info();
     let command: Vec<String> = image.command().iter().map(Name::to_string).collect();
     let mut out = String::new();
@@ -98,6 +106,9 @@ fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> S
         writeln!(out, "  size       {} of memory in {} on disk", size(info.program_bytes), size(info.bytes));
     if tiers.len() > 1 {
         let _ = writeln!(out, "  tiers      {}", tiers.join(", "));
+    }
+    if let Some(gang) = gang {
+        let _ = writeln!(out, "  gang       {}", gang.line());
     }
     if image.protected_only() {
         let _ = writeln!(out, "  content    protected memory only");

@@ -3,6 +3,7 @@
 //!
 //! Verifying needs no lock: images never change. What is repaired is found and repaired with the job's lock held.
 
+use super::gang_list;
 use super::places::{self, Above, JobPlace, Places};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure};
@@ -215,8 +216,32 @@ fn look_at_job(args: &VerifyArgs, store: &Store, image: &ImageName, label: &str)
     }
     drop(lock);
     let verdicts = found.iter().flat_map(|(place, found)| verdicts(name, place, found)).collect();
-    let sets = found.iter().flat_map(|(_, found)| &found.sets).map(|set| set_of(name, set)).collect();
+    let mut sets: Vec<Set> =
+        found.iter().flat_map(|(_, found)| &found.sets).map(|set| set_of(name, set)).collect();
+    if let Some(job) =
+        job.filter(|_| image.epoch.is_none() && found.iter().any(|(place, _)| place.spec.is_store()))
+    {
+        match gang_list::lost_sets(store, &job) {
+            Ok(lost) => add_lost(name, &mut sets, lost),
+            Err(failure) => {
+                report::warn(&format!("whether images of the gang of job {name} are protected: {failure}"));
+                unseen.get_or_insert(failure.exit);
+            }
+        }
+    }
     Ok(Report { verdicts, repaired, sets, unseen })
+}
+
+/// Sets that were whole at all members, and of which something is gone.
+fn add_lost(name: &str, sets: &mut Vec<Set>, lost: Vec<(u64, u64, String)>) {
+    for (number, image, why) in lost {
+        if sets.iter().any(|set| set.number == number && !set.good) {
+            continue;
+        }
+        let (job, gang_image, error) = (name.to_owned(), Some(image), Some(why));
+        sets.retain(|set| set.number != number);
+        sets.push(Set { job, number, gang_image, good: false, bytes: 0, error });
+    }
 }
 
 /// Verifies every place; one that cannot be asked is told.

@@ -6,23 +6,27 @@
 //! is. Invariants: an image that is agreed on is whole at every member, as far as manifests and the lengths of segments
 //! tell; all members hear the same. Fails by: what is missing, of whom, on which host.
 
-use super::folder::GangFolder;
+use super::choice::{Picked, Verdict, not_whole, pick};
+use super::folder::{GangFolder, Protected, Protections};
 use super::gather::gather;
 use super::guard::encode::Desk;
 use super::guard::peers::{Peers, Where};
-use super::guard::repair::{self, HasSet};
+use super::guard::repair::{self, HasSet, Sets};
 use super::guard::shelf::Shelf;
 use super::image::{Found, GangImage};
 use super::key::Key;
+use super::message::FailedKind;
 use super::seat::{FIRST_ROUND, Seat};
 use super::waiting::{Meanwhile, Plan};
 use crate::exit::{Exit, Failure};
 use crate::settings::{GangPlace, Recipe};
-use holdfast_tiers::{Job, JobLock, Store};
+use holdfast_sys::poll::{self, Bell};
+use holdfast_tiers::{ImageInfo, Job, JobLock, Store};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// Phases of the meeting, beside those of checkpoints and restarts.
 const HEARD: u32 = 100;
@@ -36,6 +40,8 @@ const REBUILDING: Duration = Duration::from_secs(4 * 3600);
 const LOOKING: Duration = Duration::from_secs(600);
 /// How long the leader may be gone before it is known that all have heard it.
 const LEAVING: Duration = Duration::from_secs(10);
+/// How long what is under way may take to end when it is not wanted any more.
+const GIVING_UP: Duration = Duration::from_secs(10);
 
 /// What a member says of itself.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,11 +49,19 @@ struct Own {
     /// The start of its job's last run; none: its host has nothing of the job.
     run_ns: Option<u64>,
     /// Images of the gang: why its part cannot be used, if so.
-    images: BTreeMap<u64, Option<String>>,
+    images: BTreeMap<u64, Option<Lack>>,
     /// Where others may read what it has.
     addresses: Vec<String>,
-    /// Sets that it has all of.
-    sets: Vec<HasSet>,
+    /// What it has of sets.
+    sets: Sets,
+}
+
+/// Why a member's part of an image cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Lack {
+    why: String,
+    /// It is gone or damaged, and may be rebuilt. Else something is there that is not touched.
+    is_lost: bool,
 }
 
 /// What the leader says.
@@ -60,6 +74,9 @@ pub struct Agreed {
     /// Members whose parts are rebuilt.
     #[serde(default)]
     pub lost: Vec<u32>,
+    /// Sets that are made anew, by the members that lack something of them.
+    #[serde(default)]
+    pub mend: BTreeMap<u32, Vec<String>>,
 }
 
 /// Why there is none: exit code and words.
@@ -73,6 +90,8 @@ pub struct Met<'a> {
     pub job: &'a Job,
     /// That of the job.
     pub lock: &'a JobLock,
+    /// Readable when the command that asked has ended: then it is given up, whatever is under way.
+    pub over: BorrowedFd<'a>,
 }
 
 /// Meets the others, and agrees with them on the image that was asked for, or on the newest one of the last run. What
@@ -85,27 +104,68 @@ pub fn agree(
     wanted: Option<u64>,
     meanwhile: &Meanwhile<'_>,
 ) -> Result<Result<Agreed, NotAgreed>, Failure> {
-    let (store, place) = (met.plan.store, met.plan.place);
     let seat = gather(&met.plan, meanwhile)?;
+    let done = Bell::new().map_err(|error| Failure::system("eventfd", &error))?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| give_up(&seat, met.over, &done));
+        let agreed = agree_on(met, &seat, wanted, meanwhile);
+        done.ring();
+        agreed
+    })
+}
+
+/// Waits until it is done, or not wanted any more: then it is over for all.
+fn give_up(seat: &Seat, over: BorrowedFd<'_>, done: &Bell) {
+    let is_over = || poll::readable(&[over], Some(Duration::ZERO)).is_ok_and(|ready| ready == [true]);
+    let waited = poll::readable(&[over, done.as_fd()], None);
+    if waited.is_err() || !is_over() {
+        return;
+    }
+    let why = "the command was ended while the members agreed on an image".to_owned();
+    seat.fail(FIRST_ROUND, seat.own_failure(why, FailedKind::Other), None);
+    // What another member or a disk has yet to answer is not waited for: the lock of the job is ours until the end.
+    if !poll::readable(&[done.as_fd()], Some(GIVING_UP)).is_ok_and(|ready| ready == [true]) {
+        std::process::exit(Exit::Internal as i32);
+    }
+}
+
+/// The members are there.
+fn agree_on(
+    met: &Met<'_>,
+    seat: &Seat,
+    wanted: Option<u64>,
+    meanwhile: &Meanwhile<'_>,
+) -> Result<Result<Agreed, NotAgreed>, Failure> {
+    let (store, place) = (met.plan.store, met.plan.place);
     let Some(folder) = GangFolder::open(store, &place.name)? else {
         return Err(Failure::new(Exit::NotFound, format!("the folder of gang {} was removed", place.name)));
     };
     let images = images_of(&folder, place)?;
     let key = folder.key()?;
-    let shelf = Shelf::new(met.job, &key)?;
-    let own = own(store, place, &images, &shelf);
-    let said: Vec<Own> = meet(&seat, (HEARD, "told of its images"), &own, LOOKING)?;
+    let shelf = Shelf::new(met.job, &key, || ())?;
+    let own = own(store, place, &images, shelf.addresses().to_vec());
+    let said: Vec<Own> = meet(seat, (HEARD, "told of its images"), &own, LOOKING)?;
     let hosts = seat.hosts();
-    let choice = place.is_leader().then(|| choose(&place.name, &images, (&said, &hosts), wanted));
-    let heard: Vec<Option<Result<Agreed, NotAgreed>>> = meet(&seat, (AGREED, "agreed"), &choice, LOOKING)?;
+    let choice = place.is_leader().then(|| {
+        let mut agreed = choose(&place.name, &images, (&said, &hosts), wanted)?;
+        match folder.protections() {
+            Ok(known) => {
+                agreed.mend = to_mend(&known, &images, &said);
+                agreed.mend.retain(|member, _| !agreed.lost.contains(member));
+            }
+            Err(failure) => agreed.whys.push(failure.message),
+        }
+        Ok::<_, NotAgreed>(agreed)
+    });
+    let heard: Vec<Option<Result<Agreed, NotAgreed>>> = meet(seat, (AGREED, "agreed"), &choice, LOOKING)?;
     let none = || Failure::new(Exit::Internal, "the leader has not said which image of the gang it is");
     let mut agreed = heard.into_iter().next().flatten().ok_or_else(none)?;
-    if let Ok(Agreed { image, whys, lost }) = &mut agreed
-        && !lost.is_empty()
+    if let Ok(found) = &mut agreed
+        && !(found.lost.is_empty() && found.mend.is_empty())
     {
-        let Some(Ok(image)) = images.get(image) else { return Err(none()) };
-        match rebuild(met, (&seat, &key), image, (&said, lost), meanwhile)? {
-            Ok(told) => whys.extend(told),
+        let Some(Ok(image)) = images.get(&found.image) else { return Err(none()) };
+        match rebuild(met, (seat, &key), image, (&said, found), meanwhile)? {
+            Ok(told) => found.whys.extend(told),
             Err(why) => agreed = Err((Exit::BadImage, why)),
         }
     }
@@ -126,47 +186,73 @@ fn rebuild(
     met: &Met<'_>,
     (seat, key): (&Seat, &Key),
     image: &GangImage,
-    (said, lost): (&[Own], &[u32]),
+    (said, agreed): (&[Own], &Agreed),
     meanwhile: &Meanwhile<'_>,
 ) -> Result<Result<Vec<String>, String>, Failure> {
+    let lost = &agreed.lost;
     let (member, hosts) = (met.plan.place.member, seat.hosts());
     let is_wanted = || (meanwhile.is_over)().is_none();
     let desk = Desk { job: met.job, lock: met.lock, is_wanted: &is_wanted };
-    let all: Vec<&[HasSet]> = said.iter().map(|own| own.sets.as_slice()).collect();
+    let all: Vec<&[HasSet]> = said.iter().map(|own| own.sets.whole.as_slice()).collect();
     let where_of = |((number, own), host): ((u32, &Own), &String)| {
         (number, Where { host: host.clone(), addresses: own.addresses.clone() })
     };
     let at = (0_u32..).zip(said).zip(&hosts).map(where_of).collect();
     let mut peers =
         Peers::new(key, seat.host().to_owned(), at).map_err(|why| Failure::new(Exit::Internal, why))?;
+    let begun = Instant::now();
     let own = lost.contains(&member).then(|| {
         (meanwhile.say)(format!("rebuilding image {} of what other hosts have of it", image.image));
         repair::rebuild(&desk, image, member, &all, &mut peers)
     });
-    let result: Result<u64, String> = own.clone().map_or(Ok(0), |done| done.map(|(bytes, _)| bytes));
-    let results: Vec<Result<u64, String>> =
-        meet(seat, (REBUILT, "done with rebuilding"), &result, REBUILDING)?;
-    let named = |at: usize| format!("member {at} on {}", hosts.get(at).map_or("", String::as_str));
+    let taken_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let result: Rebuilt = own.clone().map_or(Ok((0, 0)), |done| done.map(|(bytes, _)| (bytes, taken_ms)));
+    let results: Vec<Rebuilt> = meet(seat, (REBUILT, "done with rebuilding"), &result, REBUILDING)?;
     let failed = results.iter().enumerate().find_map(|(at, result)| Some((at, result.as_ref().err()?)));
     if let Some((at, why)) = failed {
         let (number, gang) = (image.image, &image.gang);
-        return Ok(Err(format!(
-            "image {number} of gang {gang}: what {} lacks is not rebuilt: {why}",
-            named(at)
-        )));
+        let lacks = format!("what {} lacks is not rebuilt: {why}", named(&hosts, at));
+        return Ok(Err(format!("image {number} of gang {gang}: {lacks}")));
     }
-    let sets = own.and_then(Result::ok).map(|(_, sets)| sets).unwrap_or_default();
-    let again = repair::protect_again(&desk, &sets, &mut peers);
+    let mut sets = own.and_then(Result::ok).map(|(_, sets)| sets).unwrap_or_default();
+    let broken = agreed.mend.get(&member).map_or(&[][..], Vec::as_slice);
+    let mended = repair::mend(&desk, member, broken, &all, &mut peers);
+    let failed = mended.map(|(_, mended)| sets.extend(mended)).err();
+    let again = failed.or_else(|| repair::protect_again(&desk, &sets, &mut peers));
     let again: Vec<Option<String>> = meet(seat, (PROTECTED, "protected again"), &again, REBUILDING)?;
-    let told = lost.iter().filter_map(|member| {
-        let at = usize::try_from(*member).ok()?;
-        let bytes = crate::report::size(*results.get(at)?.as_ref().ok()?);
-        Some(format!("image {}: {bytes} of {} were rebuilt of what other hosts have", image.image, named(at)))
+    Ok(Ok(told(image.image, agreed, &hosts, (&results, &again))))
+}
+
+/// Bytes that a member had to rebuild, and how many milliseconds that took.
+type Rebuilt = Result<(u64, u64), String>;
+
+fn named(hosts: &[String], at: usize) -> String {
+    format!("member {at} on {}", hosts.get(at).map_or("", String::as_str))
+}
+
+/// What users are told of a rebuild. `again`: of each member, why its parity is not made anew.
+fn told(
+    number: u64,
+    agreed: &Agreed,
+    hosts: &[String],
+    (results, again): (&[Rebuilt], &[Option<String>]),
+) -> Vec<String> {
+    let at = |member: &u32| usize::try_from(*member).unwrap_or(usize::MAX);
+    let rebuilt = agreed.lost.iter().filter_map(|member| {
+        let (bytes, ms) = results.get(at(member))?.as_ref().ok()?;
+        let (size, who) = (crate::report::size(*bytes), named(hosts, at(member)));
+        let s = *ms as f64 / 1000.0;
+        Some(format!("image {number}: {size} of {who} were rebuilt of what other hosts have, in {s} s"))
+    });
+    let mended = agreed.mend.keys().filter(|member| again.get(at(member)).is_some_and(Option::is_none));
+    let mended = mended.map(|member| {
+        let who = named(hosts, at(member));
+        format!("what {who} keeps of other members' images was damaged, and is made anew")
     });
     let unprotected = again.iter().enumerate().filter_map(|(at, why)| {
-        Some(format!("image {} is not protected again: {}: {}", image.image, named(at), why.as_ref()?))
+        Some(format!("image {number} is not protected again: {}: {}", named(hosts, at), why.as_ref()?))
     });
-    Ok(Ok(told.chain(unprotected).collect()))
+    rebuilt.chain(mended).chain(unprotected).collect()
 }
 
 /// Says something to all members, and hears what each has said.
@@ -199,31 +285,65 @@ fn images_of(folder: &GangFolder, place: &GangPlace) -> Result<Images, Failure> 
     Ok(folder.images()?.into_iter().map(|number| (number, read(number))).collect())
 }
 
-fn own(store: &Store, place: &GangPlace, images: &Images, shelf: &Shelf) -> Own {
-    let job = store.job(&place.job_of(place.member)).ok();
-    let recipe = job.as_ref().and_then(|job| Recipe::read(job).ok());
-    let sets = job.as_ref().map(repair::whole_sets).unwrap_or_default();
-    let here = job.map(|job| job.images()).transpose().map_err(|error| error.to_string());
-    let why_not = |image: &GangImage| -> Option<String> {
-        let own = image.members.iter().find(|one| one.member == place.member)?;
-        match own.find(store, &image.gang) {
-            Err(why) | Ok(Found::Nothing(why) | Found::Damaged(why)) => return Some(why),
-            Ok(Found::Another) => {
-                return Some(format!("its image {} is not the one that was made for the gang", own.epoch));
-            }
-            Ok(Found::AsItWas) => {}
-        }
-        match &here {
-            Err(why) => Some(why.clone()),
-            Ok(all) => {
-                let found = all.iter().flatten().find(|info| info.epoch == own.epoch)?;
-                found.broken.as_ref().map(ToString::to_string)
-            }
-        }
+/// Sets that members lack something of, though they are known to be whole at all.
+fn to_mend(known: &Protections, images: &Images, said: &[Own]) -> BTreeMap<u32, Vec<String>> {
+    let is_of = |one: &&Protected| {
+        images.get(&one.image).is_some_and(|image| image.as_ref().is_ok_and(|image| image.id() == one.set))
     };
-    let images = images.iter().filter_map(|(number, image)| Some((*number, why_not(image.as_ref().ok()?))));
-    let (images, addresses) = (images.collect(), shelf.addresses().to_vec());
-    Own { run_ns: recipe.map(|recipe| recipe.created_ns), images, addresses, sets }
+    let known: BTreeSet<&String> = known.values().flatten().filter(is_of).map(|one| &one.set).collect();
+    let all: Vec<&[HasSet]> = said.iter().map(|own| own.sets.whole.as_slice()).collect();
+    let of = |member: u32| (member, repair::to_mend(member, &known, &all));
+    (0_u32..).zip(said).map(|(member, _)| of(member)).filter(|(_, sets)| !sets.is_empty()).collect()
+}
+
+/// What this member says.
+fn own(store: &Store, place: &GangPlace, images: &Images, addresses: Vec<String>) -> Own {
+    let blocked = |why: String| {
+        let lack = Lack { why, is_lost: false };
+        let images = images.keys().map(|number| (*number, Some(lack.clone()))).collect();
+        Own { run_ns: None, images, addresses: addresses.clone(), sets: Sets::default() }
+    };
+    let seen = store.job(&place.job_of(place.member)).and_then(|job| {
+        let (run, images) = (job.has_recipe()?, job.images()?);
+        Ok((job, run, images))
+    });
+    let (job, has_recipe, here) = match seen {
+        Ok(seen) => seen,
+        Err(error) => return blocked(error.to_string()),
+    };
+    // What is there and cannot be read tells of no run: it is said, and nothing is taken for lost.
+    let recipe = match has_recipe.then(|| Recipe::read(&job)).transpose() {
+        Ok(recipe) => recipe,
+        Err(failure) => return blocked(failure.message),
+    };
+    let lack = |image: &Result<GangImage, String>| match image {
+        Ok(image) => lack(store, place, image, &here),
+        Err(why) => Some(Lack { why: why.clone(), is_lost: false }),
+    };
+    let images = images.iter().map(|(number, image)| (*number, lack(image))).collect();
+    Own { run_ns: recipe.map(|recipe| recipe.created_ns), images, addresses, sets: repair::sets_of(&job) }
+}
+
+/// Why this member's part of an image cannot be used, if so.
+fn lack(store: &Store, place: &GangPlace, image: &GangImage, here: &[ImageInfo]) -> Option<Lack> {
+    let own = image.members.iter().find(|one| one.member == place.member)?;
+    let (why, is_lost) = match own.find(store, &image.gang) {
+        Ok(Found::AsItWas) => {
+            let found = here.iter().find(|info| info.epoch == own.epoch)?;
+            (found.broken.as_ref()?.to_string(), true)
+        }
+        Ok(Found::Nothing(why) | Found::Damaged(why)) => (why, true),
+        Ok(Found::Another) => {
+            let (job, epoch) = (own.job(&image.gang), own.epoch);
+            let why = format!(
+                "its image {epoch} is not the one that was made for the gang; it is not replaced: `holdfast prune \
+                 {job}@{epoch}` deletes it"
+            );
+            (why, false)
+        }
+        Err(why) => (why, false),
+    };
+    Some(Lack { why, is_lost })
 }
 
 /// The newest image of the last run that is whole at all members, or the one that was asked for.
@@ -233,56 +353,45 @@ fn choose(
     (said, hosts): (&[Own], &[String]),
     wanted: Option<u64>,
 ) -> Result<Agreed, NotAgreed> {
-    if images.is_empty() {
-        return Err((Exit::NotFound, format!("gang {gang} has no image")));
-    }
-    if let Some(number) = wanted {
-        let image = images.get(&number).ok_or_else(|| {
-            let there = images.keys().map(u64::to_string).collect::<Vec<_>>().join(", ");
-            (Exit::NotFound, format!("gang {gang} has no image {number}; it has {there}"))
-        })?;
-        return match image.as_ref().map_err(Clone::clone).and_then(|image| why_not(image, said, hosts)) {
-            Ok(lost) => Ok(Agreed { image: number, whys: Vec::new(), lost }),
-            Err(why) => Err((Exit::BadImage, why)),
-        };
-    }
-    let (mut whys, mut earlier) = (Vec::new(), None);
-    for (number, image) in images.iter().rev() {
-        let lost = |image| why_not(image, said, hosts).map(|lost| (image, lost));
-        match image.as_ref().map_err(Clone::clone).and_then(lost) {
-            Err(why) => whys.push(why),
-            Ok((image, lost)) if is_of_last_run(image, said) => {
-                return Ok(Agreed { image: *number, whys, lost });
-            }
-            Ok(_) => earlier = earlier.or(Some(number)),
-        }
-    }
-    whys.push(format!("gang {gang} has no image of its last run that is whole on all hosts"));
-    whys.extend(earlier.map(|number| {
-        format!("image {number} is of an earlier one, and `holdfast restart {gang}@{number}` goes on from it")
-    }));
-    Err((Exit::NotFound, whys.join("\n")))
+    let judge = |number: u64| match images.get(&number) {
+        Some(Ok(image)) => match lost(image, said, hosts) {
+            Ok(lost) => Verdict::Good(lost, is_of_last_run(image, said)),
+            Err(why) => Verdict::Bad(why),
+        },
+        Some(Err(why)) => Verdict::Bad(why.clone()),
+        None => Verdict::Bad(format!("gang {gang} has no image {number}")),
+    };
+    let numbers: Vec<u64> = images.keys().copied().collect();
+    let none = "no image of its last run that is whole on all hosts";
+    let Picked { number, of, whys } = pick((gang, none), &numbers, wanted, judge)?;
+    Ok(Agreed { image: number, whys, lost: of, mend: BTreeMap::new() })
 }
 
 /// The members whose parts have to be rebuilt, and can be.
 ///
 /// # Errors
 /// Why an image is not whole at all members.
-fn why_not(image: &GangImage, said: &[Own], hosts: &[String]) -> Result<Vec<u32>, String> {
-    let all: Vec<&[HasSet]> = said.iter().map(|own| own.sets.as_slice()).collect();
+fn lost(image: &GangImage, said: &[Own], hosts: &[String]) -> Result<Vec<u32>, String> {
+    let all: Vec<&[HasSet]> = said.iter().map(|own| own.sets.whole.as_slice()).collect();
     let mut lost = Vec::new();
-    for (member, own) in (0_u32..).zip(said) {
-        let why = match own.images.get(&image.image) {
+    for ((member, own), at) in (0_u32..).zip(said).zip(0..) {
+        let lack = match own.images.get(&image.image) {
             Some(None) => continue,
-            Some(Some(why)) => why.as_str(),
-            None => "its host does not see the image of the gang",
+            Some(Some(lack)) => lack.clone(),
+            None => Lack { why: "its host does not see the image of the gang".into(), is_lost: false },
         };
+        let not = |more: &str| {
+            not_whole(&image.gang, image.image, &format!("{}: {}{more}", named(hosts, at), lack.why))
+        };
+        if !lack.is_lost {
+            return Err(not(""));
+        }
         if let Err(covered) = repair::needed(image, member, &all) {
-            let (number, gang) = (image.image, &image.gang);
-            let host = usize::try_from(member).ok().and_then(|at| hosts.get(at)).map_or("", String::as_str);
-            return Err(format!(
-                "image {number} of gang {gang} is not whole: member {member} on {host}: {why}; {covered}"
-            ));
+            let others = said.iter().enumerate().flat_map(|(at, own)| {
+                let named = named(hosts, at);
+                own.sets.others.iter().map(move |why| format!("; {named}: {why}"))
+            });
+            return Err(not(&format!("; {covered}{}", others.collect::<String>())));
         }
         lost.push(member);
     }
@@ -314,9 +423,10 @@ mod tests {
     }
 
     fn says(run_ns: Option<u64>, lacks: &[u64]) -> Own {
-        let why = |number: u64| lacks.contains(&number).then(|| "no manifest".to_owned());
-        let images = (1..=3).map(|number| (number, why(number))).collect();
-        Own { run_ns, images, addresses: Vec::new(), sets: Vec::new() }
+        let lack =
+            |number: u64| lacks.contains(&number).then(|| Lack { why: "no manifest".into(), is_lost: true });
+        let images = (1..=3).map(|number| (number, lack(number))).collect();
+        Own { run_ns, images, addresses: Vec::new(), sets: Sets::default() }
     }
 
     #[test]
@@ -325,7 +435,10 @@ mod tests {
         let hosts = ["a".to_owned(), "b".to_owned()];
         let of = |said: &[Own], wanted| choose("sim", &images, (said, &hosts), wanted);
         let all = [says(Some(7), &[]), says(Some(7), &[])];
-        assert_eq!(of(&all, None).unwrap(), Agreed { image: 3, whys: Vec::new(), lost: Vec::new() });
+        assert_eq!(
+            of(&all, None).unwrap(),
+            Agreed { image: 3, whys: Vec::new(), lost: Vec::new(), mend: BTreeMap::new() }
+        );
         let one = [says(Some(7), &[]), says(Some(7), &[3])];
         let agreed = of(&one, None).unwrap();
         assert_eq!(agreed.image, 2);
@@ -342,5 +455,59 @@ mod tests {
         let (_, why) = of(&lost, None).unwrap_err();
         assert!(why.contains("member 0 on a") && why.contains("no image of its last run"), "{why}");
         assert_eq!(choose("sim", &Images::new(), (&all, &hosts), None).unwrap_err().0, Exit::NotFound);
+    }
+
+    fn has(set: &str) -> HasSet {
+        HasSet { set: set.into(), losses: 1, members: (0..2).map(|member| (member, Vec::new())).collect() }
+    }
+
+    #[test]
+    fn what_is_there_or_cannot_be_looked_at_is_not_taken_for_lost() {
+        let images: Images = [image(1, 7)].into();
+        let hosts = ["a".to_owned(), "b".to_owned()];
+        let id = images[&1].as_ref().unwrap().id();
+        let mut said = [says(Some(7), &[]), says(None, &[1])];
+        said[0].sets.whole = vec![has(&id)];
+        assert_eq!(choose("sim", &images, (&said, &hosts), None).unwrap().lost, [1]);
+        said[1].images.insert(1, Some(Lack { why: "EIO".into(), is_lost: false }));
+        let (exit, why) = choose("sim", &images, (&said, &hosts), Some(1)).unwrap_err();
+        assert_eq!(
+            (exit, why.as_str()),
+            (Exit::BadImage, "image 1 of gang sim is not whole: member 1 on b: EIO")
+        );
+        // Why too few have it is said.
+        said[1].images.insert(1, Some(Lack { why: "gone".into(), is_lost: true }));
+        said[0].sets = Sets { whole: Vec::new(), others: vec!["group-000001: EACCES".into()] };
+        let (_, why) = choose("sim", &images, (&said, &hosts), Some(1)).unwrap_err();
+        assert!(
+            why.ends_with("no other host has parity of it; member 0 on a: group-000001: EACCES"),
+            "{why}"
+        );
+        // A job whose settings cannot be read is none that is not there.
+        let store = std::env::temp_dir().join(format!("holdfast-agree-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&store);
+        let store = Store::open(&store).unwrap();
+        let job = store.create_job("sim.0").unwrap();
+        std::fs::write(job.dir().join("job.json"), b"x").unwrap();
+        let place = serde_json::from_str(r#"{"name":"sim","member":0,"members":2,"wait_s":1}"#).unwrap();
+        let own = own(&store, &place, &images, Vec::new());
+        assert!(own.images[&1].as_ref().is_some_and(|lack| !lack.is_lost && lack.why.contains("job.json")));
+        std::fs::remove_dir_all(store.root()).unwrap();
+    }
+
+    #[test]
+    fn sets_that_were_whole_are_made_anew_where_something_is_gone() {
+        let images: Images = [image(1, 7), image(2, 7)].into();
+        let record = |number: u64, set: &str| {
+            let record = Protected::new("sim", number, set, "xor=2".parse().unwrap(), Vec::new());
+            (number, Ok(record))
+        };
+        let id = |number: u64| images[&number].as_ref().unwrap().id();
+        let known = [record(1, &id(1)), record(2, "another")].into();
+        let mut said = [says(Some(7), &[]), says(Some(7), &[])];
+        said[0].sets.whole = vec![has(&id(1)), has(&id(2)), has("another")];
+        assert_eq!(to_mend(&known, &images, &said), [(1, vec![id(1)])].into());
+        said[1].sets.whole = vec![has(&id(1))];
+        assert!(to_mend(&known, &images, &said).is_empty());
     }
 }

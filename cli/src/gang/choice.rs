@@ -1,7 +1,8 @@
 //! Which image of a gang is restarted.
 //!
-//! Called by each member's `restart` where all hosts have one store. Invariant: what is chosen is whole. Fails by: what
-//! is missing, of whom.
+//! Called by each member's `restart` where all hosts have one store ([`choose`]), and by the leader where each has one
+//! of its own ([`super::agree`]): the rule is one, [`pick`]. Invariant: what is chosen is whole. Fails by: what is
+//! missing, of whom.
 
 use super::folder::GangFolder;
 use super::image::GangImage;
@@ -9,56 +10,91 @@ use crate::exit::{Exit, Failure};
 use crate::settings::{Recipe, member_job};
 use holdfast_tiers::Store;
 
-/// The image of a gang that is to be restarted: the one that was named, or the newest of the last run that is whole.
+/// What is known of one image of a gang.
+pub(super) enum Verdict<T> {
+    /// It can be restarted; whether it is of the last run of all members.
+    Good(T, bool),
+    /// It cannot; in words.
+    Bad(String),
+}
+
+/// The image that is to be restarted.
+#[derive(Debug)]
+pub(super) struct Picked<T> {
+    pub(super) number: u64,
+    pub(super) of: T,
+    /// Why newer ones are not it.
+    pub(super) whys: Vec<String>,
+}
+
+/// The image that was named, or the newest of the last run that is good. `none`: what is said if there is none.
+///
+/// # Errors
+/// Exit code and words.
+pub(super) fn pick<T>(
+    (gang, none): (&str, &str),
+    numbers: &[u64],
+    wanted: Option<u64>,
+    judge: impl Fn(u64) -> Verdict<T>,
+) -> Result<Picked<T>, (Exit, String)> {
+    if numbers.is_empty() {
+        return Err((Exit::NotFound, format!("gang {gang} has no image")));
+    }
+    if let Some(number) = wanted {
+        if !numbers.contains(&number) {
+            let there = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            return Err((Exit::NotFound, format!("gang {gang} has no image {number}; it has {there}")));
+        }
+        return match judge(number) {
+            Verdict::Good(of, _) => Ok(Picked { number, of, whys: Vec::new() }),
+            Verdict::Bad(why) => Err((Exit::BadImage, why)),
+        };
+    }
+    let (mut whys, mut earlier) = (Vec::new(), None);
+    for number in numbers.iter().copied().rev() {
+        match judge(number) {
+            Verdict::Good(of, true) => return Ok(Picked { number, of, whys }),
+            Verdict::Good(_, false) => earlier = earlier.or(Some(number)),
+            Verdict::Bad(why) => whys.push(why),
+        }
+    }
+    whys.push(format!("gang {gang} has {none}"));
+    whys.extend(earlier.map(|number| {
+        format!("image {number} is of an earlier one, and `holdfast restart {gang}@{number}` goes on from it")
+    }));
+    Err((Exit::NotFound, whys.join("\n")))
+}
+
+/// How an image is told that cannot be restarted.
+pub(super) fn not_whole(gang: &str, number: u64, why: &str) -> String {
+    format!("image {number} of gang {gang} is not whole: {why}")
+}
+
+/// The image of a gang that is to be restarted.
 ///
 /// # Errors
 /// There is none, or the one that was named is not whole.
 pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImage, Failure> {
     let folder = GangFolder::open(store, gang)?;
     let numbers = folder.as_ref().map_or(Ok(Vec::new()), GangFolder::images)?;
-    let Some(folder) = folder.filter(|_| !numbers.is_empty()) else {
-        return Err(Failure::new(Exit::NotFound, format!("gang {gang} has no image")));
-    };
-    if let Some(number) = wanted {
-        if !numbers.contains(&number) {
-            let there = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-            let what = format!("gang {gang} has no image {number}; it has {there}");
-            return Err(Failure::new(Exit::NotFound, what));
-        }
-        let image = folder.image(number)?;
-        return match image.check(store, false) {
-            Ok(_) => Ok(image),
-            Err(why) => Err(Failure::new(Exit::BadImage, not_whole(gang, number, &why))),
-        };
-    }
-    let (mut whys, mut earlier) = (Vec::new(), None);
-    for number in numbers.into_iter().rev() {
+    let judge = |number: u64| {
+        let Some(folder) = &folder else { return Verdict::Bad(String::new()) };
         let image = match folder.image(number) {
+            Err(failure) => return Verdict::Bad(failure.message),
             Ok(image) => image,
-            Err(failure) => {
-                whys.push(failure.message);
-                continue;
-            }
         };
         match image.check(store, false) {
-            Ok(_) if is_of_last_run(&image, store) => {
-                whys.iter().for_each(|why| crate::report::warn(why));
-                return Ok(image);
+            Ok(_) => {
+                let is_last = is_of_last_run(&image, store);
+                Verdict::Good(image, is_last)
             }
-            Ok(_) => earlier = earlier.or(Some(number)),
-            Err(why) => whys.push(not_whole(gang, number, &why)),
+            Err(why) => Verdict::Bad(not_whole(gang, number, &why)),
         }
-    }
-    let none = format!("gang {gang} has no whole image of its last run");
-    let hint = earlier.map(|number| {
-        format!("image {number} is of an earlier one, and `holdfast restart {gang}@{number}` goes on from it")
-    });
-    let lines: Vec<String> = whys.into_iter().chain([none]).chain(hint).collect();
-    Err(Failure::new(Exit::NotFound, lines.join("\n")))
-}
-
-fn not_whole(gang: &str, number: u64, why: &str) -> String {
-    format!("image {number} of gang {gang} is not whole: {why}")
+    };
+    let picked = pick((gang, "no whole image of its last run"), &numbers, wanted, judge);
+    let Picked { of, whys, .. } = picked.map_err(|(exit, message)| Failure::new(exit, message))?;
+    whys.iter().for_each(|why| crate::report::warn(why));
+    Ok(of)
 }
 
 /// Whether it is of the last runs of its members.

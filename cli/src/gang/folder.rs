@@ -14,13 +14,17 @@ use crate::file_system;
 use crate::settings::GangPlace;
 use holdfast_tiers::Store;
 use holdfast_tiers::redundancy::Protection;
-use holdfast_tiers::tier::{BlobName, LocalTier, Tier};
+use holdfast_tiers::tier::{BlobName, LocalTier, Tier, TierError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// Why images of members stay, in the words of `prune`.
+pub const GANG_NEEDS: &str = "the newest image of its gang needs it";
+/// The same.
+pub const IS_PROTECTED: &str = "it is of the newest image of its gang that other hosts can rebuild";
 const LEADER: &str = "leader.json";
 /// In the store's folder of the gang: path of the one that is shared.
 const SHARED: &str = "folder";
@@ -277,20 +281,28 @@ impl GangFolder {
         key.ok_or_else(|| Failure::new(Exit::BadImage, what()))
     }
 
-    /// Images that are protected, with the sets; those alone that can be read.
+    /// Images that are protected, with the sets; inner: why what is written down of one is not known.
     ///
     /// # Errors
-    /// The folder cannot be listed.
-    pub fn protections(&self) -> Result<BTreeMap<u64, Protected>, Failure> {
+    /// The folder cannot be listed, or a file cannot be looked at.
+    pub fn protections(&self) -> Result<Protections, Failure> {
         let tier = self.tier()?;
         let mut found = BTreeMap::new();
         for entry in tier.list("")?.blobs {
             let number = entry.name.file().strip_prefix("protected-").and_then(|number| number.parse().ok());
-            let Some(number) = number.filter(|_| entry.len <= MOST_BYTES) else { continue };
-            let mut bytes = vec![0; usize::try_from(entry.len).unwrap_or(0)];
+            let Some(number) = number.filter(|number| protected_name(*number) == entry.name.file()) else {
+                continue;
+            };
+            let mut bytes = vec![0; usize::try_from(entry.len.min(MOST_BYTES)).unwrap_or(0)];
             let read = tier.open(&entry.name).and_then(|blob| blob.read_at(0, &mut bytes));
-            let protected = read.ok().and_then(|()| Protected::decode(&self.name, number, &bytes));
-            found.extend(protected.map(|protected| (number, protected)));
+            let protected = match read {
+                // Removed meanwhile.
+                Err(TierError::NotFound { .. }) => continue,
+                Err(TierError::Short { .. }) => None,
+                read => read.map(|()| Protected::decode(&self.name, number, &bytes))?,
+            };
+            let why = || format!("{} is damaged", self.path.join(entry.name.file()).display());
+            found.insert(number, protected.ok_or_else(why));
         }
         Ok(found)
     }
@@ -314,15 +326,39 @@ impl GangFolder {
         Ok(self.tier()?.remove(&name)?)
     }
 
-    /// Which image of a member the newest image of the gang names.
+    /// Which images of a member the gang needs.
     ///
     /// # Errors
-    /// It cannot be read: then nothing may be removed.
-    pub fn needed_of(&self, member: u32) -> Result<Option<u64>, Failure> {
-        let Some(newest) = self.images()?.pop() else { return Ok(None) };
-        let image = self.image(newest)?;
-        Ok(image.members.iter().find(|one| one.member == member).map(|one| one.epoch.0))
+    /// One cannot be read: then nothing may be removed.
+    pub fn needed_of(&self, member: u32) -> Result<Needed, Failure> {
+        let (mut needed, images) = (Needed::default(), self.images()?);
+        let Some(newest) = images.last() else { return Ok(needed) };
+        needed.newest = self.image(*newest)?.part_of(member);
+        for (number, protected) in self.protections()?.into_iter().rev() {
+            if !images.contains(&number) {
+                continue;
+            }
+            let image = self.image(number)?;
+            // What is written down of it may be damaged: it counts.
+            if protected.is_err() || protected.is_ok_and(|one| one.set == image.id()) {
+                needed.protected = image.part_of(member);
+                break;
+            }
+        }
+        Ok(needed)
     }
+}
+
+/// What is written down of protected images, by number.
+pub type Protections = BTreeMap<u64, Result<Protected, String>>;
+
+/// Images of a member that its gang needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needed {
+    /// The one that the gang's newest image names.
+    pub newest: Option<u64>,
+    /// The one that its newest protected image names: if a host is lost now, all go on from that one.
+    pub protected: Option<u64>,
 }
 
 /// The folder that hosts share for this gang, as the store has it written down.

@@ -4,12 +4,11 @@
 //! Invariants: it names every member once, in order; what it names was committed before it was there. Fails by: words
 //! that say what is wrong with it.
 
-use crate::exit::Failure;
 use crate::settings::member_job;
 use holdfast_image::Epoch;
 use holdfast_image::control::Secret;
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, Store, StoreError};
+use holdfast_tiers::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 /// Longer ones are not ours: bytes.
@@ -106,6 +105,11 @@ impl GangImage {
         Ok(image)
     }
 
+    /// The number of a member's image in it.
+    pub fn part_of(&self, member: u32) -> Option<u64> {
+        self.members.iter().find(|one| one.member == member).map(|one| one.epoch.0)
+    }
+
     /// Whether members are added to the gang.
     pub fn is_open(&self) -> bool {
         self.key.is_some()
@@ -178,15 +182,7 @@ impl MemberImage {
     }
 }
 
-/// SHA-256 of the manifest of an image, as hexadecimal digits.
-///
-/// # Errors
-/// It cannot be read.
-pub fn digest(job: &Job, epoch: Epoch) -> Result<String, Failure> {
-    Ok(digest_of(&job.folder().manifest(epoch)?))
-}
-
-/// SHA-256, as hexadecimal digits.
-pub(super) fn digest_of(bytes: &[u8]) -> String {
+/// SHA-256, as hexadecimal digits: of the manifest of a member's image.
+pub fn digest_of(bytes: &[u8]) -> String {
     super::key::hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }

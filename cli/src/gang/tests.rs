@@ -1,8 +1,9 @@
 //! Members of a gang in one process: they find each other, meet, fail and are lost; who is not of it is refused.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::agree::{Met, agree};
 use super::choice::choose;
-use super::folder::{GangFolder, Leader};
+use super::folder::{GangFolder, Leader, Needed, Protected};
 use super::gather::gather;
 use super::image::{GangImage, MemberImage};
 use super::join::{NotMet, find};
@@ -10,7 +11,7 @@ use super::key::Key;
 use super::message::{FailedKind, Join, Member, Message};
 use super::reading::{Silence, read_all};
 use super::round::Round;
-use super::seat::{Heard, Seat};
+use super::seat::{FIRST_ROUND, Heard, Seat};
 use super::waiting::{Meanwhile, Plan};
 use super::wire::{Wire, both_sides};
 use crate::exit::Failure;
@@ -20,6 +21,7 @@ use holdfast_image::control::Wishes;
 use holdfast_process::{Gang, Phase};
 use holdfast_tiers::Store;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -278,6 +280,66 @@ fn who_does_not_fit_is_refused_by_name_and_the_others_come_together() {
     });
 }
 
+/// The newest protected image stays until there is a newer one: a host that is lost now is rebuilt of it.
+#[test]
+fn the_newest_protected_image_is_needed() {
+    let home = Home::new("protected");
+    let folder = home.folder();
+    let of = || folder.needed_of(1).unwrap();
+    let protect = |number: u64, set: &str| {
+        folder.protect(&Protected::new("sim", number, set, "partner".parse().unwrap(), Vec::new())).unwrap();
+    };
+    for number in 1..=3 {
+        folder.publish(&image(number, &[number, 10 + number])).unwrap();
+    }
+    assert_eq!(of(), Needed { newest: Some(13), protected: None });
+    protect(1, &image(1, &[1, 11]).id());
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11) });
+    protect(3, "another image of this number");
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11) });
+    protect(2, &image(2, &[2, 12]).id());
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(12) });
+    // What cannot be read may say what it was.
+    std::fs::write(folder.path().join("protected-000002"), b"x").unwrap();
+    assert_eq!(of().protected, Some(12));
+    assert!(folder.protections().unwrap()[&2].as_ref().is_err_and(|why| why.contains("protected-000002")));
+    std::fs::write(folder.path().join("gang-000002"), b"x").unwrap();
+    assert!(folder.needed_of(1).is_err(), "then nothing may be removed");
+    folder.remove(2).unwrap();
+    assert_eq!(of().protected, Some(11), "it is of no image any more");
+}
+
+/// Who has asked for it is killed while another member has yet to say something: the lock is not kept.
+#[test]
+fn members_that_agree_give_up_when_that_is_not_wanted_any_more() {
+    let home = Home::new("unwanted");
+    let (over, ours) = std::io::pipe().unwrap();
+    let (done, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        let store = &home.1;
+        let other = scope.spawn(|| seat_of(store, &met_place(1), None).unwrap());
+        scope.spawn(move || {
+            let (job, place) = (store.job("sim.0").unwrap(), met_place(0));
+            let lock = job.lock().unwrap();
+            let meanwhile = Meanwhile { fds: vec![over.as_fd()], is_over: &|| None, say: &|_| () };
+            let plan = Plan { store, place: &place, image: None, meets: false, key: None };
+            let met = Met { plan, job: &job, lock: &lock, over: over.as_fd() };
+            done.send(agree(&met, None, &meanwhile).unwrap_err().message).unwrap();
+        });
+        // The other one is there, and says nothing.
+        let other = other.join().unwrap();
+        drop(ours);
+        let why = ended.recv_timeout(LONG).unwrap();
+        assert!(why.contains("the command was ended while the members agreed on an image"), "{why}");
+        let heard = other.meet((FIRST_ROUND, 1, "there"), &[], LONG).unwrap_err();
+        assert!(heard.reason.contains("the command was ended"), "{heard:?}");
+    });
+}
+
+fn met_place(member: u32) -> GangPlace {
+    place(member, 2, 60)
+}
+
 #[test]
 fn who_does_not_come_is_named() {
     let home = Home::new("missing");
@@ -312,12 +374,12 @@ fn image(number: u64, epochs: &[u64]) -> GangImage {
 fn images_of_a_gang_are_created_once_and_read_as_they_are() {
     let home = Home::new("images");
     let folder = home.folder();
-    assert!(folder.images().unwrap().is_empty() && folder.needed_of(0).unwrap().is_none());
+    assert!(folder.images().unwrap().is_empty() && folder.needed_of(0).unwrap() == Needed::default());
     folder.publish(&image(1, &[3, 5])).unwrap();
     assert!(folder.publish(&image(1, &[4, 6])).is_err(), "it is there");
     folder.publish(&image(2, &[4, 8])).unwrap();
     assert_eq!((folder.images().unwrap(), folder.image(1).unwrap()), (vec![1, 2], image(1, &[3, 5])));
-    assert_eq!((folder.needed_of(1).unwrap(), folder.needed_of(2).unwrap()), (Some(8), None));
+    assert_eq!((folder.needed_of(1).unwrap().newest, folder.needed_of(2).unwrap().newest), (Some(8), None));
     Recipe { created_ns: 7, ..Recipe::default() }.write(&home.1.job("sim.0").unwrap()).unwrap();
     let none = choose(&home.1, "sim", None).unwrap_err().message;
     assert!(none.contains("image 2 of gang sim is not whole: image 4 of member 0"), "{none}");

@@ -133,6 +133,143 @@ fn parity_that_is_damaged_is_not_used() {
     });
 }
 
+/// What was protected and is not any more is said; a restart makes it anew of what the others have.
+#[test]
+fn what_is_gone_of_a_protection_is_said_and_made_anew() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Ordinary, |bed| {
+        let fleet = Fleet::new(bed, 3)?;
+        let mut fronts = fleet.start(&["--protect", "xor=3"])?;
+        protected_images(&fleet, 1)?;
+        fleet.kill(&mut fronts)?;
+        let image = format!("sim.1@{}", fleet.epoch(1, 1)?);
+        let show = |image: &str| anyhow::Ok(fleet.say(1, &["show", image])?.success()?.stdout);
+        ensure!(show(&image)?.contains("image 1 of gang sim; protected: xor=3"), "{}", show(&image)?);
+        let files = set_files(&fleet, 1);
+        for (file, words) in [(&files[2], "it is not there"), (&files[0], "its checksum does not fit")] {
+            let path = fleet.job(1).join(file);
+            // Its owner stays who it was.
+            let away = path.with_extension("away");
+            if words.contains("checksum") {
+                fs::write(&path, b"holdfast group 0\n{}\n")?;
+            } else {
+                fs::rename(&path, &away)?;
+            }
+            let row = fleet.images(1)?.remove(0);
+            let why = row["unprotected"].as_str().unwrap_or_default();
+            ensure!(row["protected"].is_null() && why.contains(file) && why.contains(words), "{row}");
+            ensure!(fleet.images(0)?[0]["protected"] == "xor=3", "the other hosts cannot know");
+            let text = fleet.say(1, &["list", GANG])?.success()?.stdout;
+            ensure!(text.contains("not protected any more: member 1: "), "{text}");
+            ensure!(show(&image)?.contains("not protected any more"), "{}", show(&image)?);
+            fails(
+                &fleet.say(1, &["verify", "sim.1"])?,
+                65,
+                "parity of other members of the gang is damaged",
+            )?;
+            if words.contains("checksum") {
+                fs::rename(&path, &away)?;
+                let verified = fleet.say(1, &["verify", "sim.1"])?;
+                ensure!(verified.stdout.contains("job sim.1 has nothing of its set"), "{}", verified.stdout);
+            }
+            fs::rename(&away, &path)?;
+        }
+        let folder = fleet.folder().display().to_string();
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])?;
+        let said = "what member 1 on host1 keeps of other members' images was damaged, and is made anew";
+        ensure!(fleet.said().contains(said), "{}", fleet.said());
+        ensure!(fleet.images(1)?[0]["protected"] == "xor=3", "{:?}", fleet.images(1)?);
+        fleet.say(1, &["verify", "sim.1"])?.success()?;
+        Ok(())
+    });
+}
+
+/// A file of a set is damaged while all run: the next image is not protected, the one after that is, with all.
+#[test]
+fn a_protection_that_is_damaged_is_made_anew_by_the_images_that_follow() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Root, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let mut fronts = fleet.start(&["--protect", "partner", "--keep", "1"])?;
+        protected_images(&fleet, 1)?;
+        fs::remove_file(fleet.job(1).join(&set_files(&fleet, 1)[2]))?;
+        fleet.checkpoint()?;
+        fleet.checkpoint()?;
+        until_protected(&fleet, 3)?;
+        let said = bed.text("err0");
+        ensure!(said.contains("image 2 of gang sim is not protected"), "{said}");
+        ensure!(said.contains("member 1 on host1: ") && said.contains("parity-"), "{said}");
+        fleet.kill(&mut fronts)?;
+        fleet.wipe(0)?;
+        let folder = fleet.folder().display().to_string();
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])
+    });
+}
+
+/// An image of another run has the number of one that is gone: it is not replaced.
+#[test]
+fn an_image_of_another_run_is_not_replaced() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Ordinary, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let mut fronts = fleet.start(&["--protect", "partner"])?;
+        protected_images(&fleet, 2)?;
+        let (first, second) = (fleet.epoch(1, 1)?, fleet.epoch(2, 1)?);
+        fleet.kill(&mut fronts)?;
+        fleet.wipe(1)?;
+        let folder = fleet.folder().display().to_string();
+        let mut fronts = fleet.restart_all("sim@1", &["--gang-folder", &folder])?;
+        // It does not know of the second image any more, and gives its number to another one.
+        for entry in fs::read_dir(fleet.job(1))?.flatten() {
+            if entry.file_name().to_string_lossy().contains(&format!("-{second:06}")) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        fleet.checkpoint()?;
+        ensure!(fleet.epoch(3, 1)? == second && first < second, "the number is given anew");
+        fleet.kill(&mut fronts)?;
+        let manifest = fleet.job(1).join(format!("manifest-{second:06}"));
+        let before = fs::read(&manifest)?;
+        let said = fleet.restart_fails("sim@2", &["--gang-folder", &folder])?;
+        ensure!(said.contains("it is not replaced: `holdfast prune sim.1@"), "{said}");
+        ensure!(fs::read(&manifest)? == before, "it was replaced");
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])
+    });
+}
+
+/// Images that come while parity is made leave nothing that nothing needs.
+#[test]
+fn images_that_are_not_protected_leave_no_heads() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Root, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let options = ["--protect", "partner"];
+        let mut fronts = fleet.start_with_fault(&options, 1, "guard-encoded+2000")?;
+        for _ in 0..3 {
+            fleet.checkpoint()?;
+        }
+        for member in 0..2 {
+            let is_needed = || {
+                let files = set_files(&fleet, member);
+                let count = |kind: &str| files.iter().filter(|file| file.starts_with(kind)).count();
+                count("head-") == count("group-")
+            };
+            // A member may be at its last image a little longer.
+            let waited = bed.until("heads of sets alone", PATIENCE, is_needed);
+            waited.with_context(|| format!("{:?}", set_files(&fleet, member)))?;
+        }
+        fleet.kill(&mut fronts)
+    });
+}
+
 /// Older sets go when nothing needs them, and what they need does not go before.
 #[test]
 fn sets_go_with_the_images_that_need_them() {
@@ -181,7 +318,9 @@ fn who_dies_while_parity_is_made_costs_the_protection_alone() {
 
 fn dies(bed: &Bed, faulty: usize, fault: &str) -> Result<()> {
     let fleet = Fleet::new(bed, 2)?;
-    let mut fronts = fleet.start_with_fault(&["--protect", "partner"], faulty, &format!("{fault}:2"))?;
+    // The first image stays: it is the newest that is protected.
+    let options = ["--protect", "partner", "--keep", "1"];
+    let mut fronts = fleet.start_with_fault(&options, faulty, &format!("{fault}:2"))?;
     protected_images(&fleet, 1)?;
     let agent = fleet.agent(faulty)?;
     // Its answer may be lost with the agent.

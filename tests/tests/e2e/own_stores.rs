@@ -204,6 +204,17 @@ impl Fleet<'_> {
         none_is_left(self.bed)
     }
 
+    /// All are restarted, and run: their programs stay.
+    pub fn restart_all(&self, image: &str, options: &[&str]) -> Result<Vec<Child>> {
+        let _ = fs::remove_file(self.bed.stay_file());
+        let mut fronts = Vec::new();
+        for member in 0..self.members {
+            fronts.push(self.restart(member, image, options)?.spawn()?);
+        }
+        self.live(&mut fronts)?;
+        Ok(fronts)
+    }
+
     /// None is restarted; what all have said.
     pub fn restart_fails(&self, image: &str, options: &[&str]) -> Result<String> {
         let mut fronts = Vec::new();

@@ -18,5 +18,7 @@ mod verify;
 
 pub use archive::{Archive, ArchiveError, export};
 pub use prune::{Survey, remove, survey};
+pub(crate) use repair::MENDED;
 pub use repair::{Mended, finish_repairs, repair};
+pub(crate) use segment::is_intact;
 pub use verify::{Finding, Verified, VerifiedSet, Verify, verify};

@@ -39,7 +39,12 @@ pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
     }
     let mut lengths = PlainLengths::default();
     let index: BTreeMap<SegmentKey, usize> = catalog.segments.keys().copied().zip(1..).collect();
-    let own = |name: &SegmentKey| Some((part(*index.get(name)?), catalog.segments.get(name)?.len));
+    // What sets of a gang's redundancy need does not become free with versions.
+    let of_sets = catalog.needed_by_sets();
+    let own = |name: &SegmentKey| {
+        let entry = catalog.segments.get(name).filter(|_| !of_sets.may_be(*name))?;
+        Some((part(*index.get(name)?), entry.len))
+    };
     let mut versions = Vec::new();
     for (&number, version) in &catalog.versions {
         let table = catalog.table(number);

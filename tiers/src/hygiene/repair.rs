@@ -20,7 +20,7 @@ use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Beginning of the names of what is put beside a damaged blob.
-const MENDED: &str = "mended-";
+pub(crate) const MENDED: &str = "mended-";
 
 /// What became of one damaged blob.
 #[derive(Clone, PartialEq, Eq, Debug)]

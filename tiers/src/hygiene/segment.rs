@@ -87,6 +87,14 @@ pub(super) fn own_entry(
     Ok(Err(problem))
 }
 
+/// Whether a segment is as it was written, by what it says of itself.
+pub(crate) fn is_intact(blob: &dyn Blob, epoch: Epoch, number: u32) -> Result<bool, TierError> {
+    match own_entry(blob, epoch, number)? {
+        Ok(entry) => Ok(check(blob, &entry, &[], &|_| ())?.is_empty()),
+        Err(_) => Ok(false),
+    }
+}
+
 /// A block that was read, and its bytes.
 type Read = (Block, [u8; BLOCK_LEN]);
 

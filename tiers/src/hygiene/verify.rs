@@ -8,8 +8,8 @@ use super::segment::{self, Problem, plain};
 use crate::catalog::Needed;
 use crate::format::manifest::{Manifest, Record, SegmentEntry};
 use crate::format::segment::Frame;
-use crate::names;
-use crate::redundancy;
+use crate::names::{self, FileName};
+use crate::redundancy::{self, SetFile, SetState};
 use crate::tier::TierError;
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
@@ -207,7 +207,10 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
     }
     look.recipes(&there.recipes)?;
     for set in &sets {
-        let problem = redundancy::check_set(place, set, options.passed)?;
+        let problem = match look.stream(set, &wanted)? {
+            None => redundancy::check_set(place, set, options.passed)?,
+            problem => problem,
+        };
         let image = set.file.as_ref().ok().map(|file| file.image);
         let (number, bytes) = (set.number, set.parity.unwrap_or(0));
         look.found.sets.push(VerifiedSet { number, image, bytes, problem });
@@ -326,6 +329,47 @@ impl Look<'_> {
             }
         }
         Ok(users)
+    }
+
+    /// What is wrong with a member's stream of a set, if anything is: what versions need is looked at with them.
+    fn stream(
+        &self,
+        set: &SetState,
+        wanted: &BTreeMap<(u64, u32), Vec<Wanted>>,
+    ) -> Result<Option<String>, TierError> {
+        let files = set.file.as_ref().ok().and_then(|file| file.own()).map_or(&[][..], |own| &own.files);
+        for SetFile { name, len } in files {
+            let bad = |problem: Problem| {
+                let Problem { offset, what, .. } = problem;
+                Ok(Some(format!("{}: at byte {offset}: {what}", self.place.object(name))))
+            };
+            let blob = match self.place.open(name) {
+                Err(TierError::NotFound { object }) => return Ok(Some(format!("{object}: it is missing"))),
+                Err(error) => return bad(segment::of_tier(error, 0)?),
+                Ok(blob) => blob,
+            };
+            if blob.len() != *len {
+                let what = format!("it has {} bytes, not {len}", blob.len());
+                return bad(Problem::new(blob.len().min(*len), what));
+            }
+            let Some(FileName::Segment(epoch, number)) = names::parse_name(name) else {
+                match redundancy::check_head(self.place, set.number)? {
+                    None => continue,
+                    problem => return Ok(problem),
+                }
+            };
+            if wanted.contains_key(&(epoch.0, number)) {
+                continue;
+            }
+            let problems = match segment::own_entry(&*blob, epoch, number)? {
+                Ok(entry) => segment::check(&*blob, &entry, &[], self.options.passed)?,
+                Err(problem) => vec![problem],
+            };
+            if let Some(problem) = problems.into_iter().next() {
+                return bad(problem);
+            }
+        }
+        Ok(None)
     }
 
     /// A segment that no manifest names: what it says of itself.

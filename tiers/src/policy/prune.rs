@@ -45,8 +45,8 @@ pub struct TierHolds {
     /// Versions that are others than those of their numbers elsewhere: made by another host. They are no copies, and no
     /// rule is about them.
     pub others: BTreeSet<u64>,
-    /// Versions that a gang goes on from: they stay whatever is wished.
-    pub needed: BTreeSet<u64>,
+    /// Versions that a gang needs: that of its newest image stays whatever is wished.
+    pub needed: BTreeMap<u64, Why>,
 }
 
 impl TierHolds {
@@ -75,6 +75,8 @@ pub enum Why {
     Last,
     /// The gang goes on from it.
     Gang,
+    /// It is the newest of the gang that other hosts can rebuild.
+    Protected,
 }
 
 /// What happens.
@@ -94,9 +96,10 @@ pub fn prune(tiers: &[TierHolds], anyway: bool) -> PrunePlan {
     let whole: BTreeSet<u64> = all.filter(|held| held.whole).map(|held| held.number).collect();
     for (index, tier) in tiers.iter().enumerate() {
         let mut goes = wished(tier, &whole);
-        let gang: Vec<u64> = goes.intersection(&tier.needed).copied().collect();
-        goes.retain(|number| !tier.needed.contains(number));
-        stays.extend(gang.into_iter().map(|number| (index, number, Why::Gang)));
+        let stays_for_gang = |why: Why| why == Why::Gang || (tier.wish != Wish::All && !anyway);
+        let gang = tier.needed.iter().filter(|(number, why)| goes.contains(number) && stays_for_gang(**why));
+        stays.extend(gang.map(|(number, why)| (index, *number, *why)));
+        goes.retain(|number| !tier.needed.get(number).is_some_and(|why| stays_for_gang(*why)));
         if tier.wish != Wish::All && !anyway {
             let waits: Vec<u64> = goes.intersection(&tier.waiting).copied().collect();
             goes.retain(|number| !tier.waiting.contains(number));
@@ -205,7 +208,7 @@ mod tests {
             versions,
             waiting: BTreeSet::new(),
             others: BTreeSet::new(),
-            needed: BTreeSet::new(),
+            needed: BTreeMap::new(),
         }
     }
 
@@ -272,11 +275,13 @@ mod tests {
         assert_eq!(gone(of(&[1, 2, 4, 5], 3), &[1]), [2]);
         assert!(gone(of(&[], 1), &[]).is_empty());
         // What a gang's image names stays.
-        let needed =
-            TierHolds { needed: BTreeSet::from([2]), ..tier(of(&[1, 2, 4, 5], 1), &[1, 2, 3, 4, 5]) };
-        let plan = prune(&[needed], true);
-        let removed: Vec<_> = plan.removals.iter().map(|removal| removal.version).collect();
-        assert_eq!(removed, [1, 4]);
+        let needed = BTreeMap::from([(1, Why::Protected), (2, Why::Gang)]);
+        let needed = TierHolds { needed, ..tier(of(&[1, 2, 4, 5], 1), &[1, 2, 3, 4, 5]) };
+        let removed = |anyway| {
+            let plan = prune(std::slice::from_ref(&needed), anyway);
+            plan.removals.iter().map(|removal| removal.version).collect::<Vec<_>>()
+        };
+        assert_eq!((removed(false), removed(true)), (vec![4], vec![1, 4]));
         // What is damaged goes where something else is whole, and only there.
         let broken = |whole: [bool; 5]| {
             let versions = (1..).zip(whole).map(|(number, whole)| held(number, whole)).collect();
@@ -285,7 +290,7 @@ mod tests {
                 versions,
                 waiting: BTreeSet::new(),
                 others: BTreeSet::new(),
-                needed: BTreeSet::new(),
+                needed: BTreeMap::new(),
             };
             prune(&[tier], false).removals.iter().map(|removal| removal.version).collect::<Vec<_>>()
         };
@@ -333,7 +338,7 @@ mod tests {
                     versions: versions.into_iter().map(held).collect(),
                     waiting,
                     others: BTreeSet::new(),
-                    needed: BTreeSet::new(),
+                    needed: BTreeMap::new(),
                 }
             },
         )

@@ -8,19 +8,16 @@
 //! Called by agents and rebuilds, with the job's lock where something changes. Invariants: a file is there as a whole
 //! or not at all; a stream that was opened is as long as it is said to be. Fails by: an error that names the file.
 
-use super::folder::{Parity, SetState, sets_in};
+use super::folder::{Parity, SetProblem, SetState, clean_loose, lacks_of, read_group, sets_in};
 use super::group_file::{GroupFile, SetFile, StripeSums, encode_sums};
-use crate::format::manifest::{MAX_LEN, SegmentEntry};
+use super::head;
+use crate::format::manifest::SegmentEntry;
 use crate::names;
-use crate::stack::inventory::{damaged, open_manifest};
+use crate::stack::inventory::open_manifest;
 use crate::tier::{Blob, BlobWriter, TierError};
 use crate::{Job, JobLock, StoreError};
 use holdfast_image::Epoch;
-
-/// Beginning of a head.
-const HEAD: &[u8; 16] = b"holdfast head 1\n";
-/// With the lengths of its two parts.
-const HEAD_LEN: usize = HEAD.len() + 16;
+use std::collections::BTreeMap;
 
 /// The sets that a job has, ascending.
 ///
@@ -30,36 +27,49 @@ pub fn sets(job: &Job) -> Result<Vec<SetState>, StoreError> {
     Ok(sets_in(job.folder())?)
 }
 
+/// Why a set is not all there, as far as lengths tell.
+///
+/// # Errors
+/// See [`SetProblem`].
+pub fn lacks(job: &Job, set: &SetState) -> Result<(), SetProblem> {
+    lacks_of(job.folder(), set)
+}
+
 /// A segment by epoch and number, and as a file of a stream.
 pub type Segment = ((u64, u32), SetFile);
 
-/// The segments that an image needs, as files of a stream.
+/// The segments that each image of the job needs, as files of a stream, by its number; none: its manifest cannot be
+/// read.
 ///
 /// # Errors
-/// Its manifest cannot be read.
-pub fn segments_of(job: &Job, epoch: Epoch) -> Result<Vec<Segment>, StoreError> {
-    let bytes = job.folder().manifest(epoch)?;
-    let object = job.folder().object(&names::manifest_name(epoch));
-    let manifest = open_manifest(&object, epoch, &bytes)?;
-    let segments = manifest.segments().map_err(|error| damaged(&object, error))?;
-    let file = |entry: &SegmentEntry| SetFile {
-        name: names::segment_name(entry.epoch, entry.number),
-        len: entry.len,
+/// The folder cannot be listed.
+pub fn tables(job: &Job) -> Result<BTreeMap<u64, Option<Vec<Segment>>>, StoreError> {
+    let catalog = job.catalog()?;
+    let file = |entry: &SegmentEntry| {
+        let name = names::segment_name(entry.epoch, entry.number);
+        (entry.key(), SetFile { name, len: entry.len })
     };
-    Ok(segments.iter().map(|entry| (entry.key(), file(entry))).collect())
+    let table = |number: &u64| {
+        let table = catalog.table(*number).map(|table| table.iter().map(file).collect());
+        (*number, table)
+    };
+    Ok(catalog.versions.keys().map(table).collect())
 }
 
-/// `job.json` and the manifest of an image, as they are in a head.
-struct Head {
-    recipe: serde_json::Value,
-    manifest: Vec<u8>,
+/// Heads and parity that are of no set go, but for those of this number. Returns the bytes.
+///
+/// # Errors
+/// Of the tier.
+pub fn clean_heads(job: &Job, lock: &JobLock, but: Option<u64>) -> Result<u64, StoreError> {
+    job.check_lock(lock)?;
+    Ok(clean_loose(job.folder(), but)?)
 }
 
 /// Writes the head of an image, if it is not there.
 ///
 /// # Errors
-/// The image's manifest or `job.json` cannot be read, or the head cannot be written.
-pub fn put_head(job: &Job, lock: &JobLock, epoch: Epoch) -> Result<SetFile, StoreError> {
+/// `job.json` cannot be read, or the head cannot be written.
+pub fn put_head(job: &Job, lock: &JobLock, epoch: Epoch, manifest: &[u8]) -> Result<SetFile, StoreError> {
     job.check_lock(lock)?;
     let name = names::head_name(epoch.0);
     match job.folder().open(&name) {
@@ -68,11 +78,8 @@ pub fn put_head(job: &Job, lock: &JobLock, epoch: Epoch) -> Result<SetFile, Stor
         Err(error) => return Err(error.into()),
     }
     let recipe = format!("{:#}\n", job.recipe()?).into_bytes();
-    let manifest = job.folder().manifest(epoch)?;
-    let len = |part: &[u8]| (part.len() as u64).to_le_bytes();
-    let bytes = [&HEAD[..], &len(&recipe), &len(&manifest), &recipe, &manifest].concat();
     let mut writer = job.folder().create(&name)?;
-    writer.append(&bytes)?;
+    writer.append(&head::encode(&recipe, manifest))?;
     let len = writer.finish()?;
     Ok(SetFile { name, len })
 }
@@ -86,18 +93,10 @@ pub fn head_manifest(job: &Job, number: u64) -> Result<Vec<u8>, StoreError> {
 }
 
 /// Reads the head of an image.
-fn read_head(job: &Job, number: u64) -> Result<Head, StoreError> {
-    let name = names::head_name(number);
-    let bytes = job.folder().whole(&name, MAX_LEN + crate::files::MAX_RECIPE_LEN + HEAD_LEN as u64)?;
-    let head = || {
-        let rest = bytes.strip_prefix(HEAD)?;
-        let (lens, rest) = rest.split_at_checked(16)?;
-        let len = |at: usize| usize::try_from(u64::from_le_bytes(lens[at..at + 8].try_into().ok()?)).ok();
-        let (recipe, manifest) = rest.split_at_checked(len(0)?)?;
-        (manifest.len() == len(8)?).then_some(())?;
-        Some(Head { recipe: serde_json::from_slice(recipe).ok()?, manifest: manifest.to_vec() })
-    };
-    head().ok_or_else(|| StoreError::corrupt(&job.folder().address(&name), 0, "this is no head of an image"))
+fn read_head(job: &Job, number: u64) -> Result<head::Head, StoreError> {
+    let path = job.folder().address(&names::head_name(number));
+    head::read(job.folder(), number)?
+        .ok_or_else(|| StoreError::corrupt(&path, 0, "this is no head of an image"))
 }
 
 /// A member's stream, opened.
@@ -145,14 +144,44 @@ impl MemberStream {
     }
 }
 
-/// Begins a set: no file of its stream goes any more.
+/// What a job has under the number of a set.
+pub enum Number {
+    /// Nothing.
+    Free,
+    /// This set.
+    Own,
+    /// A damaged group file.
+    Damaged,
+}
+
+/// Whether a set may be put there.
 ///
 /// # Errors
-/// There is one of this number; nothing can be written.
+/// There is another one of its number, which stays; it cannot be looked at.
+pub fn number_of(job: &Job, file: &GroupFile) -> Result<Number, StoreError> {
+    let number = file.own().map_or(0, |own| own.epoch);
+    match read_group(job.folder(), number) {
+        Err(TierError::NotFound { .. }) => Ok(Number::Free),
+        Ok(Ok(there)) if there.set == file.set => Ok(Number::Own),
+        Ok(Ok(_)) => Err(StoreError::Foreign { path: job.folder().address(&names::group_name(number)) }),
+        Ok(Err(_)) => Ok(Number::Damaged),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Begins a set: no file of its stream goes any more. It takes the place of a damaged group file.
+///
+/// # Errors
+/// As [`number_of`]; nothing can be written.
 pub fn put_group(job: &Job, lock: &JobLock, file: &GroupFile) -> Result<(), StoreError> {
     job.check_lock(lock)?;
-    let number = file.own().map_or(0, |own| own.epoch);
-    job.folder().publish(&names::group_name(number), &file.encode())
+    let name = names::group_name(file.own().map_or(0, |own| own.epoch));
+    match number_of(job, file)? {
+        Number::Own => return Ok(()),
+        Number::Damaged => job.folder().remove(&name)?,
+        Number::Free => {}
+    }
+    job.folder().publish(&name, &file.encode())
 }
 
 /// Parity that is being written.
@@ -208,98 +237,11 @@ pub fn remove_set(job: &Job, lock: &JobLock, number: u64) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Writes the files of a stream again that are not there, as its bytes come, in order.
-pub struct StreamWriter<'a> {
-    job: &'a Job,
-    files: std::slice::Iter<'a, SetFile>,
-    /// The file that is being written, and what it lacks; none: it is there.
-    now: Option<(Option<Box<dyn BlobWriter>>, u64)>,
-    /// What was written.
-    names: Vec<String>,
-    written: u64,
-}
-
-impl<'a> StreamWriter<'a> {
-    /// Of these files.
-    ///
-    /// # Errors
-    /// The lock is not the job's.
-    pub fn new(job: &'a Job, lock: &JobLock, files: &'a [SetFile]) -> Result<StreamWriter<'a>, StoreError> {
-        job.check_lock(lock)?;
-        Ok(StreamWriter { job, files: files.iter(), now: None, names: Vec::new(), written: 0 })
-    }
-
-    /// The next bytes; those beyond the end of the stream are nothing.
-    ///
-    /// # Errors
-    /// A file cannot be written.
-    pub fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
-        loop {
-            if self.now.as_ref().is_none_or(|(_, left)| *left == 0) {
-                if let Some((Some(writer), _)) = self.now.take() {
-                    self.written += writer.finish()?;
-                }
-                let Some(file) = self.files.next() else { return Ok(()) };
-                let writer = self.begin(file)?;
-                if writer.is_some() {
-                    self.names.push(file.name.clone());
-                }
-                self.now = Some((writer, file.len));
-                continue;
-            }
-            let Some((writer, left)) = &mut self.now else { return Ok(()) };
-            let len = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-            if len == 0 {
-                return Ok(());
-            }
-            if let Some(writer) = writer {
-                writer.append(&bytes[..len])?;
-            }
-            *left -= len as u64;
-            bytes = &bytes[len..];
-        }
-    }
-
-    /// None: it is there.
-    fn begin(&self, file: &SetFile) -> Result<Option<Box<dyn BlobWriter>>, StoreError> {
-        match self.job.folder().open(&file.name) {
-            Ok(blob) if blob.len() == file.len => return Ok(None),
-            // It is damaged: no image can use it.
-            Ok(_) | Err(TierError::Damaged { .. } | TierError::Short { .. }) => {
-                self.job.folder().remove(&file.name)?
-            }
-            Err(TierError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(Some(self.job.folder().create(&file.name)?))
-    }
-
-    /// What has come was not right: nothing of it stays.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
-    pub fn abandon(mut self) -> Result<(), StoreError> {
-        self.now = None;
-        self.names.iter().try_for_each(|name| self.job.folder().remove(name))
-    }
-
-    /// All bytes have come: how many were written.
-    ///
-    /// # Errors
-    /// Some are missing, or the last file cannot be finished.
-    pub fn finish(mut self) -> Result<u64, StoreError> {
-        self.append(&[])?;
-        if self.now.is_some() || self.files.next().is_some() {
-            return Err(StoreError::misuse(self.job.dir(), "a part of a stream is missing"));
-        }
-        Ok(self.written)
-    }
-}
-
-/// Puts an image back of its head, when its segments are there; `job.json` too, if there is none.
+/// Puts an image back of its head, when its segments are there; `job.json` too, if there is none. One that is there
+/// and is another one stays.
 ///
 /// # Errors
-/// The head is damaged, or nothing can be written.
+/// The head is damaged, another image has the number, or nothing can be written.
 pub fn put_image(job: &Job, lock: &JobLock, epoch: Epoch) -> Result<(), StoreError> {
     job.check_lock(lock)?;
     let head = read_head(job, epoch.0)?;
@@ -311,8 +253,11 @@ pub fn put_image(job: &Job, lock: &JobLock, epoch: Epoch) -> Result<(), StoreErr
     let name = names::manifest_name(epoch);
     match job.folder().manifest(epoch) {
         Ok(there) if there == head.manifest => return Ok(()),
-        // It is not the gang's.
-        Ok(_) => job.folder().remove(&name)?,
+        Ok(there) if open_manifest(&object, epoch, &there).is_ok() => {
+            return Err(StoreError::Foreign { path: job.folder().address(&name) });
+        }
+        // It is damaged.
+        Ok(_) | Err(TierError::Damaged { .. } | TierError::Short { .. }) => job.folder().remove(&name)?,
         Err(TierError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }

@@ -6,9 +6,10 @@
 use super::group_file::{ChunkSum, GroupFile, MOST_BYTES, StripeSums, TAIL_LEN, decode_sums, sums_len};
 use crate::StoreError;
 use crate::names::{self, SetBlob};
-use crate::tier::{Blob, TierError};
+use crate::tier::{Blob, Entry, TierError};
 use crate::tier_folder::TierFolder;
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// Bytes read at once.
 const PIECE: u64 = 1 << 20;
@@ -19,22 +20,51 @@ pub struct SetState {
     /// The number in its names: that of the member's image.
     pub number: u64,
     /// What it consists of; or why that is not known.
-    pub file: Result<GroupFile, String>,
+    pub file: Result<GroupFile, SetProblem>,
     /// Bytes of the parity, if it is there.
     pub parity: Option<u64>,
+}
+
+/// Why a set cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SetProblem {
+    /// Something of it is damaged, or gone.
+    Damaged(String),
+    /// It cannot be looked at: it may be as good as any.
+    Unseen(String),
+}
+
+impl fmt::Display for SetProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (SetProblem::Damaged(why) | SetProblem::Unseen(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<TierError> for SetProblem {
+    fn from(error: TierError) -> SetProblem {
+        match error {
+            TierError::Damaged { .. } | TierError::Short { .. } | TierError::NotFound { .. } => {
+                SetProblem::Damaged(error.to_string())
+            }
+            _ => SetProblem::Unseen(error.to_string()),
+        }
+    }
 }
 
 /// The sets that a folder has, ascending.
 pub(crate) fn sets_in(folder: &TierFolder) -> Result<Vec<SetState>, TierError> {
     let blobs = folder.tier().list(folder.folder())?.blobs;
-    let of = |wanted: SetBlob, entry: &crate::tier::Entry| {
+    let of = |wanted: SetBlob, entry: &Entry| {
         names::of_set(entry.name.file()).filter(|(kind, _)| *kind == wanted).map(|(_, number)| number)
     };
     let mut found = Vec::new();
     for number in blobs.iter().filter_map(|entry| of(SetBlob::Group, entry)) {
         let file = match read_group(folder, number) {
+            // Removed meanwhile.
             Err(TierError::NotFound { .. }) => continue,
-            file => file?,
+            Err(error) => Err(error.into()),
+            Ok(file) => file.map_err(SetProblem::Damaged),
         };
         let parity = blobs.iter().find(|entry| of(SetBlob::Parity, entry) == Some(number));
         found.push(SetState { number, file, parity: parity.map(|entry| entry.len) });
@@ -104,7 +134,22 @@ impl Parity {
     }
 }
 
-/// What is wrong with a set, by its sums, if anything is.
+/// Why a set is not all there, as far as lengths tell: the member's stream, and the parity of the others'.
+pub(crate) fn lacks_of(folder: &TierFolder, set: &SetState) -> Result<(), SetProblem> {
+    let file = set.file.as_ref().map_err(Clone::clone)?;
+    for blob in file.own().into_iter().flat_map(|own| &own.files) {
+        let len = folder.open(&blob.name)?.len();
+        if len != blob.len {
+            let what = format!("it has {len} bytes, not {}", blob.len);
+            let object = folder.object(&blob.name);
+            return Err(TierError::Damaged { object, offset: len.min(blob.len), what }.into());
+        }
+    }
+    Parity::open_in(folder, file)?;
+    Ok(())
+}
+
+/// What is wrong with the parity of a set, by its sums, if anything is.
 ///
 /// # Errors
 /// It cannot be read.
@@ -115,7 +160,7 @@ pub(crate) fn check_set(
 ) -> Result<Option<String>, TierError> {
     let file = match &set.file {
         Ok(file) => file,
-        Err(why) => return Ok(Some(why.clone())),
+        Err(why) => return Ok(Some(why.to_string())),
     };
     let name = names::parity_name(set.number);
     let parity = match Parity::open_in(folder, file) {
@@ -143,21 +188,43 @@ pub(crate) fn check_set(
     Ok(None)
 }
 
-/// Removes what is of no whole set: what a crash has left. Returns the bytes. No set may be under way.
+/// What is of no whole set: what a crash has left. No set may be under way.
+pub(crate) fn left_over(folder: &TierFolder) -> Result<Vec<Entry>, TierError> {
+    let found = of_sets(folder)?;
+    let has = |wanted: SetBlob, number: u64| has(&found, wanted, number);
+    let is_left = |number: u64| !has(SetBlob::Group, number) || !has(SetBlob::Parity, number);
+    Ok(found.iter().filter(|(_, number, _)| is_left(*number)).map(|(.., entry)| entry.clone()).collect())
+}
+
+/// Removes that. Returns the bytes.
 pub(crate) fn clean(folder: &TierFolder) -> Result<u64, TierError> {
+    remove_all(folder, left_over(folder)?)
+}
+
+/// Removes heads and parity without a group, but for those of this number. Returns the bytes.
+pub(super) fn clean_loose(folder: &TierFolder, but: Option<u64>) -> Result<u64, TierError> {
+    let found = of_sets(folder)?;
+    let is_loose = |number: u64| but != Some(number) && !has(&found, SetBlob::Group, number);
+    let loose = found.iter().filter(|(_, number, _)| is_loose(*number)).map(|(.., entry)| entry.clone());
+    remove_all(folder, loose.collect())
+}
+
+/// The blobs of sets that a folder has.
+fn of_sets(folder: &TierFolder) -> Result<Vec<(SetBlob, u64, Entry)>, TierError> {
     let blobs = folder.tier().list(folder.folder())?.blobs;
-    let found: Vec<(SetBlob, u64, &crate::tier::Entry)> = blobs
-        .iter()
-        .filter_map(|entry| names::of_set(entry.name.file()).map(|(blob, number)| (blob, number, entry)))
-        .collect();
-    let has =
-        |wanted: SetBlob, number: u64| found.iter().any(|(blob, of, _)| (*blob, *of) == (wanted, number));
+    let of = |entry: Entry| names::of_set(entry.name.file()).map(|(blob, number)| (blob, number, entry));
+    Ok(blobs.into_iter().filter_map(of).collect())
+}
+
+fn has(found: &[(SetBlob, u64, Entry)], wanted: SetBlob, number: u64) -> bool {
+    found.iter().any(|(blob, of, _)| (*blob, *of) == (wanted, number))
+}
+
+fn remove_all(folder: &TierFolder, entries: Vec<Entry>) -> Result<u64, TierError> {
     let mut bytes = 0;
-    for (_, number, entry) in &found {
-        if !has(SetBlob::Group, *number) || !has(SetBlob::Parity, *number) {
-            folder.tier().remove(&entry.name)?;
-            bytes += entry.len;
-        }
+    for entry in entries {
+        folder.tier().remove(&entry.name)?;
+        bytes += entry.len;
     }
     Ok(bytes)
 }

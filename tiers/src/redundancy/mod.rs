@@ -16,18 +16,22 @@ mod code;
 mod files;
 mod folder;
 mod group_file;
+mod head;
 mod layout;
 mod protection;
+mod stream_writer;
 #[cfg(test)]
 mod tests;
 
 pub use code::{Code, TooMany};
 pub use files::{
-    MemberStream, ParityWriter, StreamWriter, begin_parity, head_manifest, open_parity, put_group, put_head,
-    put_image, remove_set, segments_of, sets,
+    MemberStream, Number, ParityWriter, begin_parity, clean_heads, head_manifest, lacks, number_of,
+    open_parity, put_group, put_head, put_image, remove_set, sets, tables,
 };
-pub use folder::{Parity, SetState, covered};
-pub(crate) use folder::{check_set, clean, read_group, sets_in};
+pub use folder::{Parity, SetProblem, SetState, covered};
+pub(crate) use folder::{check_set, clean, left_over, read_group, sets_in};
 pub use group_file::{ChunkSum, GroupFile, GroupMember, SetFile, StripeSums};
+pub(crate) use head::check_head;
 pub use layout::{Layout, Part, Place};
 pub use protection::Protection;
+pub use stream_writer::StreamWriter;

@@ -16,6 +16,7 @@ mod memory_first;
 mod memory_processes;
 mod planner;
 mod prepacked;
+mod redundancy;
 mod roundtrip;
 mod served;
 mod several_tiers;

@@ -13,7 +13,7 @@ use holdfast_tiers::stack::{
 };
 use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
 use holdfast_tiers::{Job, Store, TierFolder, hygiene};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -324,7 +324,7 @@ fn prune(model: &Model, faults: &Faults) -> Result<u64, TierError> {
         versions: survey.versions.clone(),
         waiting: BTreeSet::new(),
         others: BTreeSet::new(),
-        needed: BTreeSet::new(),
+        needed: BTreeMap::new(),
     };
     let plan = policy::prune(&[holds], false);
     let going = plan.removals.iter().map(|removal| removal.version).collect();

@@ -6,7 +6,7 @@
 
 use super::super::message::Wanted;
 use super::PIECE;
-use super::peers::Peers;
+use super::peers::{Peers, Problem};
 use holdfast_sys::fault;
 use holdfast_tiers::redundancy::{ChunkSum, Code, GroupFile, Layout, Place, StripeSums, begin_parity};
 use holdfast_tiers::{Job, JobLock};
@@ -22,7 +22,7 @@ pub struct Desk<'a> {
 }
 
 /// What stops it when it is not wanted any more.
-pub(super) const NOT_WANTED: &str = "the program has ended";
+pub(super) const NOT_WANTED: &str = "it was given up: the program, or the restart, has ended";
 
 /// Makes the parity of a set, whose group file is there. Its length in bytes.
 ///
@@ -40,17 +40,24 @@ pub fn encode(desk: &Desk<'_>, file: &GroupFile, peers: &mut Peers) -> Result<u6
         let data = &places[layout.data_parts()];
         let mut sources: Vec<ChunkSum> = data.iter().map(|_| ChunkSum::default()).collect();
         let mut own = ChunkSum::default();
-        for (at, len) in pieces(&layout) {
+        let mut each = |_, pieces: Vec<Vec<u8>>| -> Result<(), String> {
             if !(desk.is_wanted)() {
                 return Err(NOT_WANTED.into());
             }
-            let pieces = read(file, peers, data, (at, len))?;
             sources.iter_mut().zip(&pieces).for_each(|(sum, piece)| sum.update(piece));
             let made = code.parity(&pieces).map_err(|error| error.0)?;
             let piece = made.get(part).ok_or("no parity")?;
             own.update(piece);
-            parity.append(piece).map_err(failed)?;
-        }
+            parity.append(piece).map_err(failed)
+        };
+        let asked = |at: u64| asked(file, data, piece(&layout, at));
+        let read = peers.read_all(&file.set, pieces(&layout), &asked, &mut |at, pieces| {
+            each(at, pieces).map_err(Problem::Own)
+        });
+        read.map_err(|problem| match problem {
+            Problem::Of(absent) => format!("{}: {}", peers.named(absent.member), absent.why),
+            Problem::Own(why) => why,
+        })?;
         sums.push(StripeSums { parity: own.text(), data: sources.iter().map(ChunkSum::text).collect() });
     }
     fault::point("guard-encoded");
@@ -58,22 +65,21 @@ pub fn encode(desk: &Desk<'_>, file: &GroupFile, peers: &mut Peers) -> Result<u6
     Ok(layout.parity_len())
 }
 
-/// The pieces of a chunk: where they begin, and their lengths.
-pub(super) fn pieces(layout: &Layout) -> impl Iterator<Item = (u64, u64)> + use<> {
-    let chunk = layout.chunk();
-    (0..chunk.div_ceil(PIECE)).map(move |piece| (piece * PIECE, (chunk - piece * PIECE).min(PIECE)))
+/// How many pieces a chunk is.
+pub(super) fn pieces(layout: &Layout) -> u64 {
+    layout.chunk().div_ceil(PIECE)
 }
 
-fn read(
-    file: &GroupFile,
-    peers: &mut Peers,
-    data: &[Place],
-    (at, len): (u64, u64),
-) -> Result<Vec<Vec<u8>>, String> {
+/// A piece of a chunk: where it begins, and its length.
+pub(super) fn piece(layout: &Layout, at: u64) -> (u64, u64) {
+    (at * PIECE, (layout.chunk() - at * PIECE).min(PIECE))
+}
+
+/// What is asked for one piece.
+fn asked(file: &GroupFile, data: &[Place], (at, len): (u64, u64)) -> Vec<(u32, Wanted)> {
     let of = |place: &Place| {
         let member = file.members.get(place.member).map_or(0, |member| member.member);
         (member, Wanted::Stream { offset: place.offset + at, len })
     };
-    let asked: Vec<(u32, Wanted)> = data.iter().map(of).collect();
-    peers.read(&file.set, &asked).map_err(|absent| format!("{}: {}", peers.named(absent.member), absent.why))
+    data.iter().map(of).collect()
 }

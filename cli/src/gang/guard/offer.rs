@@ -4,10 +4,10 @@
 //! counts as protected when a set that is known to be whole at all members has it; a set goes when no member needs it.
 //! Fails by: words; then the image is not protected.
 
-use super::super::folder::Protected;
+use super::super::folder::Protections;
 use holdfast_image::Epoch;
 use holdfast_tiers::redundancy::{
-    GroupFile, GroupMember, Protection, SetFile, covered, put_head, segments_of, sets,
+    GroupFile, GroupMember, Protection, SetFile, SetProblem, covered, lacks, put_head, sets, tables,
 };
 use holdfast_tiers::{Job, JobLock};
 use serde::{Deserialize, Serialize};
@@ -28,9 +28,12 @@ pub struct Offer {
     pub image_needs: Vec<String>,
     /// Sets that any of its images needs.
     pub needs: BTreeSet<String>,
+    /// Sets that are known to be whole at all members and are not at this one, and why.
+    pub broken: BTreeMap<String, String>,
 }
 
 /// What of a member's images which sets have.
+#[derive(Default)]
 pub struct Look {
     /// See [`Offer`].
     pub files: Vec<SetFile>,
@@ -38,55 +41,80 @@ pub struct Look {
     pub image_needs: Vec<String>,
     /// See [`Offer`].
     pub needs: BTreeSet<String>,
+    /// See [`Offer`].
+    pub broken: BTreeMap<String, String>,
 }
 
-/// Looks what of a member's images is protected: `known` are the sets that are whole at all members. Writes the head of
-/// the new image.
+/// What is known of sets, besides what a job has.
+pub struct Known<'a> {
+    /// What is written down of protected images.
+    pub records: &'a Protections,
+    /// Sets of which a member has said that they are not whole.
+    pub broken: &'a BTreeSet<String>,
+}
+
+impl Known<'_> {
+    /// Sets that were whole at all members once.
+    fn sets(&self) -> BTreeSet<&String> {
+        self.records.values().flatten().map(|one| &one.set).collect()
+    }
+}
+
+/// Looks what of a member's images is protected. Writes the head of the new image, of which this is the manifest.
 ///
 /// # Errors
 /// In words.
 pub fn look(
     job: &Job,
     lock: &JobLock,
-    epoch: Epoch,
-    known: &BTreeMap<u64, Protected>,
+    (epoch, manifest): (Epoch, &[u8]),
+    known: &Known<'_>,
 ) -> Result<Look, String> {
     let failed = |error: holdfast_tiers::StoreError| error.to_string();
-    let is_known = |file: &GroupFile| known.values().any(|one| one.set == file.set);
     let all = sets(job).map_err(failed)?;
-    let whole = all.into_iter().filter(|set| set.parity.is_some());
-    let whole: Vec<(u64, GroupFile)> = whole
-        .filter_map(|set| Some((set.number, set.file.ok()?)))
-        .filter(|(_, file)| is_known(file))
-        .collect();
-    let has: Vec<(&GroupFile, BTreeSet<(u64, u32)>)> =
-        whole.iter().map(|(_, file)| (file, covered(file))).collect();
+    if let Some(Err(why)) = all.iter().map(|set| &set.file).find(|file| is_unseen(file)) {
+        return Err(why.to_string());
+    }
+    let ids = known.sets();
+    let mut broken: BTreeMap<String, String> =
+        ids.iter().map(|set| ((*set).clone(), format!("job {} does not have its set", job.name()))).collect();
+    let mut there = Vec::new();
+    for set in &all {
+        let Ok(file) = &set.file else { continue };
+        if !ids.contains(&file.set) {
+            continue;
+        }
+        match lacks(job, set) {
+            Err(why @ SetProblem::Unseen(_)) => return Err(why.to_string()),
+            Err(why) => drop(broken.insert(file.set.clone(), why.to_string())),
+            Ok(()) => drop(broken.remove(&file.set)),
+        }
+        there.push((set.number, file, covered(file)));
+    }
+    let tables = tables(job).map_err(failed)?;
     let mut needs = BTreeSet::new();
-    for image in job.images().map_err(failed)? {
-        if whole.iter().any(|(number, _)| *number == image.epoch.0) {
-            needs.extend(
-                whole.iter().filter(|(number, _)| *number == image.epoch.0).map(|(_, file)| file.set.clone()),
-            );
-        }
-        // One that cannot be read may need anything.
-        let named = match segments_of(job, image.epoch) {
-            Ok(segments) => segments.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
-            Err(_) => has.iter().flat_map(|(_, keys)| keys.iter().copied()).collect(),
+    for (number, table) in &tables {
+        let needed = |(of, _, keys): &&(u64, &GroupFile, BTreeSet<(u64, u32)>)| {
+            // One that cannot be read may need anything.
+            of == number || table.as_ref().is_none_or(|table| table.iter().any(|(key, _)| keys.contains(key)))
         };
-        for (file, keys) in &has {
-            if named.iter().any(|key| keys.contains(key)) {
-                needs.insert(file.set.clone());
-            }
+        needs.extend(there.iter().filter(needed).map(|(_, file, _)| file.set.clone()));
+    }
+    let table = tables.get(&epoch.0).cloned().flatten().ok_or("the manifest of its image cannot be read")?;
+    let is_whole = |set: &String| !broken.contains_key(set) && !known.broken.contains(set);
+    let head = put_head(job, lock, epoch, manifest).map_err(failed)?;
+    let (mut files, mut image_needs) = (vec![head], BTreeSet::new());
+    for (key, segment) in table {
+        match there.iter().find(|(_, file, keys)| is_whole(&file.set) && keys.contains(&key)) {
+            Some((_, file, _)) => drop(image_needs.insert(file.set.clone())),
+            None => files.push(segment),
         }
     }
-    let (mut files, mut image_needs) = (vec![put_head(job, lock, epoch).map_err(failed)?], BTreeSet::new());
-    for (key, file) in segments_of(job, epoch).map_err(failed)? {
-        match has.iter().find(|(_, keys)| keys.contains(&key)) {
-            Some((set, _)) => drop(image_needs.insert(set.set.clone())),
-            None => files.push(file),
-        }
-    }
-    Ok(Look { files, image_needs: image_needs.into_iter().collect(), needs })
+    Ok(Look { files, image_needs: image_needs.into_iter().collect(), needs, broken })
+}
+
+fn is_unseen(file: &Result<GroupFile, SetProblem>) -> bool {
+    matches!(file, Err(SetProblem::Unseen(_)))
 }
 
 /// What is to be done with the new image.
@@ -102,20 +130,21 @@ pub struct Plan {
     pub needed: BTreeSet<String>,
 }
 
-/// What all make of what each has said: offers, hosts and numbers of the members' images, in order.
+/// What a member has said: its offer, or why it has none; its host, and the number of its image. None: it was started
+/// without `--protect`.
+pub type Said = (Option<Result<Offer, String>>, String, u64);
+
+/// What all make of what each has said, in order.
 ///
 /// # Errors
 /// Why the image is not protected.
-pub fn plan(
-    (gang, image, set): (&str, u64, &str),
-    own: u32,
-    said: &[(Option<Offer>, String, u64)],
-) -> Result<Plan, String> {
+pub fn plan((gang, image, set): (&str, u64, &str), own: u32, said: &[Said]) -> Result<Plan, String> {
     let mut offers = Vec::new();
     for (member, (offer, host, _)) in said.iter().enumerate() {
-        let offer = offer.as_ref().ok_or_else(|| {
-            format!("member {member} on {host} was started without --protect, or could not make its part")
-        })?;
+        let offer = match offer {
+            Some(offer) => offer.as_ref().map_err(|why| format!("member {member} on {host}: {why}"))?,
+            None => return Err(format!("member {member} on {host} was started without --protect")),
+        };
         if offer.busy {
             return Err(format!("the parity of an image before is not done yet (member {member} on {host})"));
         }
@@ -125,6 +154,7 @@ pub fn plan(
     if let Some(other) = offers.iter().position(|offer| offer.protection != protection) {
         return Err(format!("member 0 was started with --protect {protection}, member {other} otherwise"));
     }
+    are_whole(said, &offers)?;
     let hosts: Vec<String> = said.iter().map(|(_, host, _)| host.clone()).collect();
     let groups = protection.groups(&hosts)?;
     let group = groups.iter().find(|group| group.contains(&own)).ok_or("it is in no group")?;
@@ -143,6 +173,23 @@ pub fn plan(
     Ok(Plan { file, groups, protection, needed })
 }
 
+/// Whether the sets that images need besides the new one are whole at all members.
+///
+/// # Errors
+/// One is not.
+fn are_whole(said: &[Said], offers: &[&Offer]) -> Result<(), String> {
+    let needed: BTreeSet<&String> = offers.iter().flat_map(|offer| &offer.image_needs).collect();
+    for (member, (offer, (_, host, _))) in offers.iter().zip(said).enumerate() {
+        if let Some((_, why)) = offer.broken.iter().find(|(set, _)| needed.contains(set)) {
+            return Err(format!(
+                "of the protection of an image before a part is not whole: member {member} on {host}: {why}; the next \
+                 image is protected with all that it needs"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -156,11 +203,12 @@ mod tests {
             files: vec![SetFile { name: "head-000002".into(), len: 100 }],
             image_needs: Vec::new(),
             needs: BTreeSet::from(["old".to_owned()]),
+            broken: BTreeMap::new(),
         }
     }
 
-    fn said(offers: &[Option<Offer>]) -> Vec<(Option<Offer>, String, u64)> {
-        offers.iter().enumerate().map(|(at, offer)| (offer.clone(), format!("h{at}"), 2)).collect()
+    fn said(offers: &[Option<Offer>]) -> Vec<Said> {
+        offers.iter().enumerate().map(|(at, offer)| (offer.clone().map(Ok), format!("h{at}"), 2)).collect()
     }
 
     #[test]
@@ -178,6 +226,15 @@ mod tests {
         let busy = Offer { busy: true, ..offer("xor=2") };
         assert!(why(&[Some(offer("xor=2")), Some(busy)]).contains("not done yet"));
         assert!(why(&[Some(offer("rs=2+2")), Some(offer("rs=2+2"))]).contains("at least 3 members"));
+        let mut failed = said(&vec![Some(offer("xor=2")); 2]);
+        failed[1].0 = Some(Err("EIO".into()));
+        assert_eq!(plan(("sim", 3, "s"), 0, &failed).unwrap_err(), "member 1 on h1: EIO");
+        // What one member's image needs another one lacks.
+        let needs = Offer { image_needs: vec!["old".into()], ..offer("xor=2") };
+        let lacks = |set: &str| Offer { broken: [(set.into(), "gone".into())].into(), ..offer("xor=2") };
+        let broken = why(&[Some(needs.clone()), Some(lacks("old"))]);
+        assert!(broken.contains("not whole: member 1 on h1: gone; the next image"), "{broken}");
+        assert!(plan(("sim", 3, "s"), 0, &said(&[Some(needs), Some(lacks("other"))])).is_ok());
         let wrong = Offer { files: Vec::new(), ..offer("xor=2") };
         assert!(why(&[Some(offer("xor=2")), Some(wrong)]).contains("no stream"));
     }

@@ -8,7 +8,7 @@ use super::super::key::Key;
 use super::super::message::{Message, Wanted};
 use super::super::wire::Wire;
 use rustls::ClientConfig;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// How long a piece may take: a disk may be slow.
 const ANSWER: Duration = Duration::from_secs(120);
 
+/// So many questions are under way to each member: while one is answered, the next is on its way.
+const AHEAD: u64 = 4;
+
 /// A member from which nothing, or nothing right, is to be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Absent {
@@ -26,6 +29,14 @@ pub struct Absent {
     pub member: u32,
     /// Why.
     pub why: String,
+}
+
+/// What stops a reader of many pieces.
+pub enum Problem {
+    /// A member, which counts as lost.
+    Of(Absent),
+    /// This one, in words.
+    Own(String),
 }
 
 /// Where a member lets others read.
@@ -82,6 +93,41 @@ impl Peers {
     /// # Errors
     /// The first that does not answer.
     pub fn read(&mut self, set: &str, asked: &[(u32, Wanted)]) -> Result<Vec<Vec<u8>>, Absent> {
+        self.ask(set, asked)?;
+        self.answers(asked)
+    }
+
+    /// Asks so many times, each time several members, and is ahead with asking: `each` gets the answers in order.
+    ///
+    /// # Errors
+    /// The first that does not answer; what `each` says.
+    pub fn read_all(
+        &mut self,
+        set: &str,
+        count: u64,
+        asked: &dyn Fn(u64) -> Vec<(u32, Wanted)>,
+        each: &mut dyn FnMut(u64, Vec<Vec<u8>>) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let mut ahead = VecDeque::new();
+        for at in 0..count {
+            let next = at + ahead.len() as u64;
+            for next in next..count.min(at + AHEAD) {
+                let questions = asked(next);
+                self.ask(set, &questions).map_err(Problem::Of)?;
+                ahead.push_back(questions);
+            }
+            let questions = ahead.pop_front().unwrap_or_default();
+            let answers = self.answers(&questions).map_err(Problem::Of)?;
+            if let Err(problem) = each(at, answers) {
+                // What is under way are answers to no question any more.
+                self.wires.clear();
+                return Err(problem);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, set: &str, asked: &[(u32, Wanted)]) -> Result<(), Absent> {
         for (member, wanted) in asked {
             let absent = |why: String| Absent { member: *member, why };
             if !self.wires.contains_key(member) {
@@ -92,6 +138,10 @@ impl Peers {
             let sent = self.wires.get(member).map_or(Ok(()), |wire| wire.send(&get, &[]));
             sent.map_err(|error| self.lost(*member, &error))?;
         }
+        Ok(())
+    }
+
+    fn answers(&mut self, asked: &[(u32, Wanted)]) -> Result<Vec<Vec<u8>>, Absent> {
         let mut answers = Vec::new();
         for (member, wanted) in asked {
             let Some(wire) = self.wires.get(member) else { continue };

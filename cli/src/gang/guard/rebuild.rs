@@ -7,11 +7,12 @@
 
 use super::super::image::{MemberImage, digest_of};
 use super::super::message::Wanted;
-use super::encode::{Desk, encode, pieces};
-use super::peers::{Absent, Peers};
+use super::encode::{Desk, NOT_WANTED, encode, piece, pieces};
+use super::peers::{Absent, Peers, Problem};
+use holdfast_tiers::StoreError;
 use holdfast_tiers::redundancy::{
-    ChunkSum, Code, GroupFile, Layout, Part, Place, StreamWriter, StripeSums, head_manifest, put_group,
-    put_image, sets,
+    ChunkSum, Code, GroupFile, Layout, MemberStream, Part, Place, StreamWriter, StripeSums, head_manifest,
+    number_of, put_group, put_image, sets,
 };
 use std::collections::BTreeSet;
 
@@ -37,23 +38,27 @@ pub fn stream(desk: &Desk<'_>, member: u32, lost: &LostSet, peers: &mut Peers) -
     let own = own.filter(|_| file.set == lost.set).ok_or("what a member has of the set is another set")?;
     let file = GroupFile { own, ..file };
     file.check()?;
+    let failed = |error: StoreError| error.to_string();
+    // Before anything is written: what has its number is not another one.
+    number_of(desk.job, &file).map_err(failed)?;
+    let files = file.own().map_or(&[][..], |own| &own.files);
+    let number = file.own().map_or(0, |own| own.epoch);
+    if MemberStream::open(desk.job, files).is_ok() && head_manifest(desk.job, number).is_ok() {
+        put_group(desk.job, desk.lock, &file).map_err(failed)?;
+        return Ok(0);
+    }
     let mut there = lost.there.clone();
     loop {
-        let mut writer = StreamWriter::new(desk.job, desk.lock, file.own().map_or(&[], |own| &own.files))
-            .map_err(|error| error.to_string())?;
-        match of_others(&file, &there, peers, &mut writer) {
+        let mut writer = StreamWriter::new(desk.job, desk.lock, files).map_err(failed)?;
+        match of_others(desk, &file, &there, peers, &mut writer) {
             Ok(()) => {
-                let written = writer.finish().map_err(|error| error.to_string())?;
-                // One of a try before.
-                let is_there = sets(desk.job).map_err(|error| error.to_string())?;
-                if !is_there.iter().any(|set| set.file.as_ref().is_ok_and(|there| there.set == file.set)) {
-                    put_group(desk.job, desk.lock, &file).map_err(|error| error.to_string())?;
-                }
+                let written = writer.finish().map_err(failed)?;
+                put_group(desk.job, desk.lock, &file).map_err(failed)?;
                 return Ok(written);
             }
             Err(Problem::Of(absent)) if there.remove(&absent.member) => {
                 tracing::warn!("{}: {}", peers.named(absent.member), absent.why);
-                writer.abandon().map_err(|error| error.to_string())?;
+                writer.abandon().map_err(failed)?;
                 if file.members.len() > there.len() + file.losses {
                     return Err(format!("{}: {}", peers.named(absent.member), absent.why));
                 }
@@ -66,15 +71,9 @@ pub fn stream(desk: &Desk<'_>, member: u32, lost: &LostSet, peers: &mut Peers) -
     }
 }
 
-/// What stops a rebuild.
-enum Problem {
-    /// A member counts as lost.
-    Of(Absent),
-    Own(String),
-}
-
 /// The bytes of a stream, chunk by chunk.
 fn of_others(
+    desk: &Desk<'_>,
     file: &GroupFile,
     there: &BTreeSet<u32>,
     peers: &mut Peers,
@@ -83,7 +82,7 @@ fn of_others(
     let own = |why: &str| Problem::Own(why.to_owned());
     let layout = file.layout().ok_or_else(|| own("its group is no group"))?;
     for part in layout.data_parts() {
-        Chunk::of(file, &layout, there, part, peers)?.restore(peers, writer)?;
+        Chunk::of(file, &layout, there, part, peers)?.restore(desk, peers, writer)?;
     }
     Ok(())
 }
@@ -144,12 +143,18 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    fn restore(&self, peers: &mut Peers, writer: &mut StreamWriter<'_>) -> Result<(), Problem> {
+    fn restore(
+        &self,
+        desk: &Desk<'_>,
+        peers: &mut Peers,
+        writer: &mut StreamWriter<'_>,
+    ) -> Result<(), Problem> {
         let own = |why: String| Problem::Own(why);
         let code = Code { data: self.layout.data(), parity: self.file.losses };
         let mut read: Vec<ChunkSum> = self.used.iter().map(|_| ChunkSum::default()).collect();
         let mut made = ChunkSum::default();
-        for (at, len) in pieces(self.layout) {
+        let asked = |at: u64| {
+            let (at, len) = piece(self.layout, at);
             let wanted = |(_, place, member): &(usize, Place, u32)| {
                 let offset = place.offset + at;
                 let wanted = match place.part {
@@ -158,8 +163,12 @@ impl<'a> Chunk<'a> {
                 };
                 (*member, wanted)
             };
-            let asked: Vec<(u32, Wanted)> = self.used.iter().map(wanted).collect();
-            let got = peers.read(&self.file.set, &asked).map_err(Problem::Of)?;
+            self.used.iter().map(wanted).collect()
+        };
+        peers.read_all(&self.file.set, pieces(self.layout), &asked, &mut |_, got| {
+            if !(desk.is_wanted)() {
+                return Err(own(NOT_WANTED.into()));
+            }
             let mut parts: Vec<Option<Vec<u8>>> = vec![None; self.file.members.len()];
             for (((part, ..), sum), piece) in self.used.iter().zip(&mut read).zip(got) {
                 sum.update(&piece);
@@ -168,8 +177,8 @@ impl<'a> Chunk<'a> {
             code.restore(&mut parts).map_err(|error| own(error.0))?;
             let piece = parts[self.part].take().unwrap_or_default();
             made.update(&piece);
-            writer.append(&piece).map_err(|error| own(error.to_string()))?;
-        }
+            writer.append(&piece).map_err(|error| own(error.to_string()))
+        })?;
         let first =
             self.used.iter().find(|(_, place, _)| place.part == Part::Parity).map_or(0, |(at, ..)| *at);
         for ((part, place, member), sum) in self.used.iter().zip(&read) {

@@ -10,7 +10,7 @@ use super::encode::Desk;
 use super::peers::Peers;
 use super::rebuild::{self, LostSet};
 use holdfast_tiers::Job;
-use holdfast_tiers::redundancy::{MemberStream, open_parity, sets};
+use holdfast_tiers::redundancy::{lacks, sets};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,19 +25,36 @@ pub struct HasSet {
     pub members: BTreeMap<u32, Vec<String>>,
 }
 
-/// The sets that a job has all of, as far as lengths tell.
-pub fn whole_sets(job: &Job) -> Vec<HasSet> {
-    let all = sets(job).unwrap_or_default().into_iter().filter_map(|set| set.file.ok());
-    let is_whole = |file: &holdfast_tiers::redundancy::GroupFile| {
-        let files = file.own().map(|own| own.files.as_slice()).unwrap_or_default();
-        MemberStream::open(job, files).is_ok() && open_parity(job, file).is_ok()
+/// What a job has of sets.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sets {
+    /// Those that it has all of, as far as lengths tell.
+    pub whole: Vec<HasSet>,
+    /// Why others cannot be used, in words.
+    pub others: Vec<String>,
+}
+
+/// What a job has of sets.
+pub fn sets_of(job: &Job) -> Sets {
+    let mut found = Sets::default();
+    let all = match sets(job) {
+        Ok(all) => all,
+        Err(error) => {
+            found.others.push(error.to_string());
+            return found;
+        }
     };
-    let has = |file: holdfast_tiers::redundancy::GroupFile| HasSet {
-        members: file.members.iter().map(|one| (one.member, one.needs.clone())).collect(),
-        losses: file.losses,
-        set: file.set,
-    };
-    all.filter(is_whole).map(has).collect()
+    for set in all {
+        match (lacks(job, &set), set.file) {
+            (Ok(()), Ok(file)) => found.whole.push(HasSet {
+                members: file.members.iter().map(|one| (one.member, one.needs.clone())).collect(),
+                losses: file.losses,
+                set: file.set,
+            }),
+            (Err(why), _) | (_, Err(why)) => found.others.push(why.to_string()),
+        }
+    }
+    found
 }
 
 /// What each member has, in order.
@@ -123,6 +140,34 @@ pub fn rebuild(
         }
     }
     Ok((bytes, rebuilt))
+}
+
+/// Sets that are known to be whole at all members and are not at one: they can be made anew there, as far as others
+/// have them.
+pub fn to_mend(member: u32, known: &BTreeSet<&String>, all: &All<'_>) -> Vec<String> {
+    let own = all.get(usize::try_from(member).unwrap_or(usize::MAX)).copied().unwrap_or_default();
+    let lacks = besides(member, own, &[], all).into_iter().map(|one| one.set);
+    lacks.filter(|set| known.contains(set)).collect()
+}
+
+/// Makes them anew: the bytes that were written, and the sets whose parity is to be made.
+///
+/// # Errors
+/// In words.
+pub fn mend(
+    desk: &Desk<'_>,
+    member: u32,
+    sets: &[String],
+    all: &All<'_>,
+    peers: &mut Peers,
+) -> Result<(u64, Vec<String>), String> {
+    let (mut bytes, mut mended) = (0, Vec::new());
+    for set in sets {
+        let Some((_, there)) = holders(all, set, member) else { continue };
+        bytes += rebuild::stream(desk, member, &LostSet { set: set.clone(), there }, peers)?;
+        mended.push(set.clone());
+    }
+    Ok((bytes, mended))
 }
 
 /// The parity of what was rebuilt: why there is none, if so.

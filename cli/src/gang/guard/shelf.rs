@@ -43,25 +43,28 @@ pub struct Shelf {
     config: Arc<ServerConfig>,
     addresses: Vec<String>,
     open: Mutex<BTreeMap<String, Arc<Set>>>,
+    /// What each thread that answers does first.
+    begin: fn(),
 }
 
 impl Shelf {
-    /// Begins to listen.
+    /// Begins to listen. `begin`: what each thread that answers does first.
     ///
     /// # Errors
     /// It cannot.
-    pub fn new(job: &Job, key: &Key) -> Result<Arc<Shelf>, Failure> {
+    pub fn new(job: &Job, key: &Key, begin: fn()) -> Result<Arc<Shelf>, Failure> {
         let failed = |error: io::Error| Failure::system("listening for the members of the gang", &error);
         let config = key.server().map_err(|error| Failure::new(Exit::Internal, format!("TLS: {error}")))?;
         let listener = listening::anywhere().map_err(failed)?;
         let addresses = reached_at(listener.local_addr().map_err(failed)?);
-        let shelf =
-            Arc::new(Shelf { job: job.clone(), config: Arc::new(config), addresses, open: Mutex::default() });
+        let (job, config, open) = (job.clone(), Arc::new(config), Mutex::default());
+        let shelf = Arc::new(Shelf { job, config, addresses, open, begin });
         let of_thread = Arc::clone(&shelf);
         thread::Builder::new()
             .name("guard-accept".into())
             .spawn(move || {
                 listening::accept_all(&listener, ("guard-peer", MOST), move |stream, _turn| {
+                    (of_thread.begin)();
                     let _ = serve(&of_thread, stream);
                 });
             })
