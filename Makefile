@@ -29,7 +29,7 @@ bench-veloc: build ## our library beside VELOC's own (VELOC=PREFIX): blocked by 
 
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-rollback
-.PHONY: bench-gang bench-tiers bench-tree bench-planner bench-policy
+.PHONY: bench-gang bench-protect bench-tiers bench-tree bench-planner bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -222,6 +222,9 @@ bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increm
 
 bench-gang: build ## stops of a gang beside those of one job, and what its leader does for each member (< 4 minutes)
 	@/usr/bin/python3 benches/gang.py
+
+bench-protect: build ## parity between hosts and rebuilds beside memcpy, link and model; root (< 10 minutes, 4 GB)
+	@/usr/bin/python3 benches/protect.py
 
 bench-planner: ## the tables of multi-level checkpoint plans (Sato), beside what is printed there (seconds)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench planner
