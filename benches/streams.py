@@ -39,19 +39,22 @@ class Bench:
             HOLDFAST_STREAM_SIZE=f"{MB * 5}M",
         )
 
-    def run(self, way, size, percent=100):
-        """Seconds of a put, and of the computing before it: medians of the rounds after the first two, in which memory
-        is made."""
+    def run(self, way, size, percent=100, **variables):
+        """Seconds of a put, and of the computing before it: medians of the rounds after the first ones, in which memory
+        is made: of a log five, until it has been filled once. And of a put in that time."""
         shutil.rmtree(self.memory / "logs", ignore_errors=True)
         folder = self.memory / "files" if way == "file" else self.disk / "files"
         folder.mkdir(exist_ok=True)
-        words = [self.program, way, size, MB << 20, ROUNDS + 2, folder, percent]
-        done = subprocess.run(list(map(str, words)), env=self.environment, capture_output=True, text=True)
+        words = [self.program, way, size, MB << 20, ROUNDS + 6, folder, percent]
+        done = subprocess.run(
+            list(map(str, words)), env={**self.environment, **variables}, capture_output=True, text=True
+        )
         if done.returncode != 0:
             sys.exit(f"{way}: {done.stderr}")
-        rows = [list(map(float, line.split())) for line in done.stdout.splitlines()][2:]
+        rows = [list(map(float, line.split())) for line in done.stdout.splitlines()]
         shutil.rmtree(folder)
-        return statistics.median(row[1] for row in rows), statistics.median(row[2] for row in rows)
+        median = lambda column, rows: statistics.median(row[column] for row in rows)
+        return median(1, rows[6:]), median(2, rows[6:]), median(1, rows[1:4])
 
     def close(self):
         shutil.rmtree(self.memory)
@@ -69,10 +72,12 @@ def puts(bench):
     ways = ["memcpy", "clflush", "nvs", "put", "file", "sync"]
     rows = []
     for size in SIZES:
-        rate = {way: MB / bench.run(way, size)[0] for way in ways}
+        taken = {way: bench.run(way, size) for way in ways}
+        rate = {way: MB / taken[way][0] for way in ways}
+        rate["new"] = MB / taken["nvs"][2]
         times = [f"{rate['nvs'] / rate['file']:.2f}", f"{rate['nvs'] / rate['memcpy']:.2f}"]
-        rows.append([f"{size >> 10} KiB", *(f"{rate[way]:.0f}" for way in ways), *times])
-    names = ["memcpy", "+clflush", "snapshot", "put", "tmpfs", "disk+fdatasync", "/tmpfs", "/memcpy"]
+        rows.append([f"{size >> 10} KiB", *(f"{rate[way]:.0f}" for way in [*ways, "new"]), *times])
+    names = ["memcpy", "+clflush", "snapshot", "put", "tmpfs", "disk+fdatasync", "new log", "/tmpfs", "/memcpy"]
     table(["object", *names], rows)
 
 
@@ -80,21 +85,25 @@ def deltas(bench):
     print("A version and the computing before it, beside a copy of all, and beside written pages found by mprotect")
     rows = []
     for code, percent in CODES.items():
-        plain, compute = bench.run("memcpy", 1 << 20, percent)
-        put, with_notes = bench.run("nvs", 1 << 20, percent)
-        other, with_faults = bench.run("protect", 1 << 20, percent)
+        plain, compute, _ = bench.run("memcpy", 1 << 20, percent)
+        put, with_notes, _ = bench.run("nvs", 1 << 20, percent)
+        deltas, noted, _ = bench.run("nvs", 1 << 20, percent, HOLDFAST_STREAM_DELTAS="always")
+        other, with_faults, _ = bench.run("protect", 1 << 20, percent)
         rows.append(
             [
                 code,
                 f"{percent} %",
                 f"{plain * 1e3:.0f}",
                 f"{put * 1e3:.0f}",
+                f"{deltas * 1e3:.0f}",
                 f"{other * 1e3:.0f}",
-                f"{with_notes / compute:.2f}",
-                f"{with_faults / compute:.2f}",
+                f"{(put + with_notes) / (plain + compute):.2f}",
+                f"{(deltas + noted) / (plain + compute):.2f}",
+                f"{(other + with_faults) / (plain + compute):.2f}",
             ]
         )
-    table(["code", "written", "memcpy ms", "snapshot ms", "mprotect ms", "computing", "with mprotect"], rows)
+    names = ["code", "written", "memcpy ms", "snapshot ms", "deltas ms", "mprotect ms"]
+    table([*names, "iteration", "with deltas", "with mprotect"], rows)
 
 
 def reads(bench):

@@ -38,6 +38,7 @@ pub mod cuda;
 mod files;
 pub mod folders;
 pub mod fork_plan;
+pub mod framing;
 pub mod host_addresses;
 mod inode;
 mod inotify;

@@ -11,13 +11,24 @@
 An array shows the log itself where the object is there in one piece, else what it is composed of; it is read-only,
 and to be used until the stream moves to the next version: copy what is to stay. The producer keeps what the reader may
 still read, so a reader that stops reading stops the producer once its log is full. It needs libnvstream.so.
+
+Of a stream on another host, where `holdfast serve --listen` runs, arrays are copies:
+
+    with streams.open("sim/0", server="10.0.0.1:7070", key="~/sim.key") as stream:
+        for version in stream.follow("temperature"):
+            print(version, stream.array("temperature", numpy.float64).mean())
+
+What an object is can be said once, and all that are known are one xarray.Dataset then, where xarray is installed:
+
+    stream.register("temperature", numpy.float64, shape=(1000, 1000), dims=("y", "x"))
+    stream.dataset().temperature.mean("x")
 """
 
 import ctypes
 
 from .objects import load
 
-__all__ = ["Error", "NotFound", "Stream", "open"]
+__all__ = ["Arrays", "Error", "NotFound", "Stream", "open"]
 
 #: Milliseconds between two looks whether the producer has ended.
 _LOOK = 200
@@ -54,11 +65,53 @@ def _calls():
     return _library
 
 
-class Stream:
+class Arrays:
+    """What readers have in common: arrays of the bytes of objects."""
+
+    def __init__(self):
+        self._known = {}
+
+    def register(self, name, dtype="uint8", shape=None, dims=None):
+        """Says what an object is: for `array` and `dataset`. dims: names of its dimensions."""
+        self._known[name] = (dtype, shape, dims)
+
+    def array(self, name, dtype=None, shape=None):
+        """An object at this version as a numpy array, which is read-only; without a copy where `memory` has none."""
+        import numpy
+
+        known = self._known.get(name, ("uint8", None, None))
+        array = numpy.frombuffer(self.memory(name), dtype=dtype or known[0])
+        shape = shape if shape is not None or dtype else known[1]
+        return array if shape is None else array.reshape(shape)
+
+    def dataset(self):
+        """All objects of this version that were registered, as an xarray.Dataset of these arrays. It needs xarray."""
+        import xarray
+
+        arrays = {}
+        for name in self.objects():
+            if name in self._known:
+                array, dims = self.array(name), self._known[name][2]
+                dims = dims or ["%s_%d" % (name, number) for number in range(array.ndim)]
+                arrays[name] = xarray.DataArray(array, dims=dims)
+        return xarray.Dataset(arrays, attrs={"version": self.version})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        self.close()
+
+
+class Stream(Arrays):
     """A reader of a stream; it stands before the oldest version at first."""
 
     def __init__(self, name):
         self._reader = None
+        super().__init__()
         self._reader = _calls().nvs_open(name.encode())
         if not self._reader:
             self._fail(_NOT_FOUND if "no such" in self._said() else -1)
@@ -119,28 +172,19 @@ class Stream:
             self._fail(_NOT_FOUND if "has no object" in self._said() else -1)
         return memoryview((ctypes.c_char * size.value).from_address(address)).cast("B").toreadonly()
 
-    def array(self, name, dtype="uint8", shape=None):
-        """The same as a numpy array."""
-        import numpy
-
-        array = numpy.frombuffer(self.memory(name), dtype=dtype)
-        return array if shape is None else array.reshape(shape)
-
     def close(self):
         reader, self._reader = self._reader, None
         if reader:
             _calls().nvs_close(reader)
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.close()
+def open(name, server=None, key=None):
+    """Opens the stream "NAME/RANK" for reading. server: "ADDRESS:PORT" of `holdfast serve --listen` on another host,
+    and key the file with its key."""
+    if server is None:
+        return Stream(name)
+    if key is None:
+        raise ValueError("a server needs a key: a copy of the file that `holdfast serve --key` has made")
+    from .remote_streams import RemoteStream
 
-    def __del__(self):
-        self.close()
-
-
-def open(name):
-    """Opens the stream "NAME/RANK" for reading."""
-    return Stream(name)
+    return RemoteStream(name, server, key)

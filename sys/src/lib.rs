@@ -51,6 +51,7 @@ pub mod signals;
 pub mod sock_diag;
 pub mod socket;
 pub mod spawn;
+pub mod summed_copy;
 pub mod sysv_sem_msg;
 pub mod sysv_shm;
 pub mod tcp_buffers;

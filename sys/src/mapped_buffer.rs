@@ -14,6 +14,7 @@
 //! which is of the same user, does not cut it.
 #![allow(unsafe_code)]
 
+use crate::summed_copy::SummedCopy;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -40,6 +41,9 @@ pub struct MappedBuffer {
     len: usize,
     owner: u32,
     writable: bool,
+    /// It is memory that outlives the host (a file system with DAX): what is written is made to be there when the call
+    /// returns.
+    durable: bool,
 }
 
 // SAFETY: it is memory of the process, of no thread; what writes to it needs it exclusively.
@@ -64,18 +68,23 @@ impl MappedBuffer {
         if len == 0 || u64::try_from(size).unwrap_or(0) < len as u64 {
             return Err(out_of_bounds());
         }
-        let flags = libc::MAP_SHARED | if what_for == Use::Filled { libc::MAP_POPULATE } else { 0 };
         let writable = what_for != Use::Read;
         let rights = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let file = file.as_raw_fd();
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let map = |flags| {
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let start = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file.as_raw_fd(), 0) };
+            if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(start) }
+        };
+        // mmap(2): MAP_SYNC is granted for files of DAX alone.
+        let sync = match what_for {
+            Use::Sparse => map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC).ok(),
+            Use::Filled | Use::Read => None,
+        };
+        let filled = if what_for == Use::Filled { libc::MAP_POPULATE } else { 0 };
+        let (durable, start) = (sync.is_some(), sync.map_or_else(|| map(libc::MAP_SHARED | filled), Ok)?);
         // SAFETY: the mapping that was just made. Where the advice is not taken a child has it, and leaves it.
         unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
-        Ok(MappedBuffer { start: start.cast(), len, owner: std::process::id(), writable })
+        Ok(MappedBuffer { start: start.cast(), len, owner: std::process::id(), writable, durable })
     }
 
     /// Its length, bytes.
@@ -131,7 +140,62 @@ impl MappedBuffer {
             let (from, to) = (bytes.as_ptr().add(streamed), place.add(streamed));
             std::ptr::copy_nonoverlapping(from, to, bytes.len() - streamed);
         }
+        self.flush(at + streamed as u64, bytes.len() - streamed);
         Ok(())
+    }
+
+    /// The same, and adds them to a sum; at a multiple of 64.
+    ///
+    /// # Errors
+    /// EINVAL.
+    pub fn write_summed(&mut self, at: u64, bytes: &[u8], sum: &mut SummedCopy) -> io::Result<()> {
+        const LINES: usize = 128;
+        let place = self.room(at, bytes.len())?;
+        if !at.is_multiple_of(64) {
+            return Err(out_of_bounds());
+        }
+        // SAFETY: there is room, as was looked at; mappings begin at a page; a caller's slice is not in the mapping.
+        unsafe { sum.add(place, bytes) };
+        // Its last bytes do not pass the caches.
+        let last = bytes.len().min(LINES);
+        self.flush(at + (bytes.len() - last) as u64, last);
+        Ok(())
+    }
+
+    /// Has pages made and mapped for bytes that will be written: at once, which is less work than one by one.
+    ///
+    /// # Errors
+    /// EINVAL: out of bounds; ENOMEM: there are none.
+    pub fn populate(&mut self, at: u64, len: u64) -> io::Result<()> {
+        const PAGE: u64 = 4096;
+        let (from, end) = (at - at % PAGE, at.saturating_add(len));
+        let len = usize::try_from(end - from).map_err(|_| out_of_bounds())?;
+        let place = self.room(from, len)?;
+        // SAFETY: a part of this mapping, whose contents stay (madvise(2)).
+        match unsafe { libc::madvise(place.cast(), len, libc::MADV_POPULATE_WRITE) } {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                // Linux before 5.14: one by one.
+                error if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// What is in the caches of these bytes goes to memory, where that outlives the host.
+    fn flush(&self, at: u64, len: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if self.durable && len > 0 {
+            const LINE: usize = 64;
+            let Ok(place) = self.place(at, len) else { return };
+            let skew = place.addr() % LINE;
+            for line in (0..len + skew).step_by(LINE) {
+                // SAFETY: a line that has some of the bytes, which are in the mapping; it is aligned to whole lines.
+                unsafe { std::arch::x86_64::_mm_clflush(place.sub(skew).add(line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (at, len);
     }
 
     /// Copies so many bytes of another one, from `from` there to `at` here.
@@ -185,6 +249,7 @@ impl MappedBuffer {
         all_stores();
         // SAFETY: eight bytes of the mapping, aligned, which only atomic operations of both processes touch meanwhile.
         unsafe { AtomicU64::from_ptr(place.cast()) }.store(long.to_le(), Ordering::SeqCst);
+        self.flush(at, 8);
         all_stores();
         Ok(())
     }

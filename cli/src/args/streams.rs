@@ -45,6 +45,9 @@ pub struct CatArgs {
     /// each image, until the job has ended
     #[arg(short, long, requires = "object")]
     pub follow: bool,
+    /// With --follow: before each object a line with the number of its version and how many bytes follow
+    #[arg(long, requires = "follow", conflicts_with = "image")]
+    pub numbered: bool,
     /// Folder of the logs, or log=DIR [default: $HOLDFAST_STREAMS, else /dev/shm/holdfast-streams-UID]
     #[arg(long, value_name = "DIR", value_parser = parse_folder)]
     pub streams: Option<PathBuf>,

@@ -10,10 +10,10 @@ use crate::exit::{Exit, Failure};
 use crate::report;
 use crate::stream_server::client::{self, Wanted};
 use holdfast_streams::place::{self, Place};
-use holdfast_streams::reader::Reader;
+use holdfast_streams::reader::{Next, Reader};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks whether the producer is alive.
 const LOOK: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ pub fn run(args: &CatArgs, root: Option<&Path>) -> Result<(), Failure> {
         let (object, follow) = (args.object.as_deref(), args.follow);
         let wanted = Wanted { from, key, stream, version, object, follow };
         let list = |version, objects: &_| list(version, objects, args.json);
-        return client::read(&wanted, &list, &mut |bytes| report::print_bytes(bytes));
+        return client::read(&wanted, &list, &mut |version, bytes| print(args, version, bytes));
     }
     let place = Place::parse(stream, &place::folder(args.streams.as_deref())).map_err(failure)?;
     let mut reader = Reader::open(&place, "holdfast cat").map_err(failure)?;
@@ -52,31 +52,32 @@ pub fn run(args: &CatArgs, root: Option<&Path>) -> Result<(), Failure> {
     };
     if !args.follow {
         reader.seek(version).map_err(failure)?;
-        return report::print_bytes(&reader.read(object).map_err(failure)?).map(drop);
+        return print(args, 0, &reader.read(object).map_err(failure)?).map(drop);
     }
     if version > 0 {
         reader.seek(version).map_err(failure)?;
-        if !report::print_bytes(&reader.read(object).map_err(failure)?)? {
+        if !print(args, version, &reader.read(object).map_err(failure)?)? {
             return Ok(());
         }
     }
-    follow(&mut reader, object)
+    follow(args, &mut reader, object)
+}
+
+/// Prints an object; `false`: nothing reads it any more.
+fn print(args: &CatArgs, version: u64, bytes: &[u8]) -> Result<bool, Failure> {
+    if args.numbered && !report::print_bytes(format!("{version} {}\n", bytes.len()).as_bytes())? {
+        return Ok(false);
+    }
+    report::print_bytes(bytes)
 }
 
 /// Prints the object of each version to come.
-fn follow(reader: &mut Reader, object: &str) -> Result<(), Failure> {
+fn follow(args: &CatArgs, reader: &mut Reader, object: &str) -> Result<(), Failure> {
     loop {
-        // Before the last look: what was put until then is seen.
-        let is_over = !reader.has_writer().map_err(failure)?;
-        let until = if is_over { Instant::now() } else { Instant::now() + LOOK };
-        if reader.wait(Some(until)).map_err(failure)?.is_some() {
-            // An object that is not there yet, or no more, is left out.
-            let is_there = reader.objects().contains_key(object);
-            if is_there && !report::print_bytes(&reader.read(object).map_err(failure)?)? {
-                return Ok(());
-            }
-        } else if is_over {
-            return Ok(());
+        match reader.next_with(object, LOOK).map_err(failure)? {
+            Next::Version if print(args, reader.version(), &reader.read(object).map_err(failure)?)? => {}
+            Next::NotYet => {}
+            Next::Version | Next::Over => return Ok(()),
         }
     }
 }

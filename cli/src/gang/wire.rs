@@ -1,12 +1,13 @@
 //! A connection of a gang: TLS over TCP, with messages in frames.
 //!
-//! Used by the leader and by who asks it. One thread reads; any thread may send. A frame is two lengths (32 bits each,
-//! little-endian), a message as JSON, and bytes that belong to it. Invariants: no message is read before the other side
+//! Used by the leader and by who asks it. One thread reads; any thread may send. Frames are those of
+//! [`holdfast_image::framing`]. Invariants: no message is read before the other side
 //! has proved the key; no length is believed before so many bytes have come; no sender waits for the other side, for
 //! programs may be stopped meanwhile: what the connection does not take at once the thread that reads sends. Fails by:
 //! an error of the connection, which is over then.
 
 use super::message::Message;
+use holdfast_image::framing::{self, MOST_BODY, MOST_MESSAGE};
 use holdfast_sys::fd;
 use holdfast_sys::poll::{self, Bell, Wanted};
 use parking_lot::Mutex;
@@ -21,11 +22,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest message, and most bytes with one.
-const MOST_MESSAGE: usize = 4 << 20;
-const MOST_BODY: usize = 512 << 20;
-/// The two lengths.
-const HEAD: usize = 8;
 /// How long the other side may take for each step of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long it may read nothing of what it is sent, and most bytes that wait for it meanwhile.
@@ -156,7 +152,7 @@ impl<M: Serialize + DeserializeOwned> Wire<M> {
         let mut inbox = self.inbox.lock();
         let mut piece = vec![0; PIECE];
         loop {
-            if let Some(frame) = take_frame(&mut inbox)? {
+            if let Some(frame) = framing::take(&mut inbox)? {
                 return Ok(frame);
             }
             let read = self.coder.lock().tls.reader().read(&mut piece);
@@ -279,28 +275,6 @@ fn unread() -> io::Error {
     io::Error::other("it does not read what it is sent")
 }
 
-/// The first frame, if it is whole.
-fn take_frame<M: DeserializeOwned>(inbox: &mut Vec<u8>) -> io::Result<Option<(M, Vec<u8>)>> {
-    let Some((head, rest)) = inbox.split_at_checked(HEAD) else { return Ok(None) };
-    let len = |at: usize| {
-        let bytes = head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        u32::from_le_bytes(bytes.unwrap_or_default()) as usize
-    };
-    let (text, body) = (len(0), len(4));
-    if text > MOST_MESSAGE || body > MOST_BODY {
-        let what = format!("a message of {text} and {body} bytes is none of ours");
-        return Err(io::Error::new(ErrorKind::InvalidData, what));
-    }
-    if rest.len() < text + body {
-        return Ok(None);
-    }
-    let message = serde_json::from_slice(&rest[..text]).map_err(io::Error::from)?;
-    let body = rest[text..text + body].to_vec();
-    let whole = HEAD + text + body.len();
-    inbox.drain(..whole);
-    Ok(Some((message, body)))
-}
-
 /// A connection within a test.
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -356,24 +330,5 @@ mod tests {
         assert_eq!((leads.coder.lock().waiting(), asks.coder.lock().waiting()), (0, 0));
         asks.send(&Message::Bye, b"x").unwrap();
         assert_eq!(leads.receive(None).unwrap(), (Message::Bye, b"x".to_vec()));
-    }
-
-    #[test]
-    fn a_frame_is_taken_when_it_is_whole_and_no_length_is_believed() {
-        let text = serde_json::to_vec(&Message::Bye).unwrap();
-        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
-        frame.extend(3_u32.to_le_bytes());
-        frame.extend(&text);
-        frame.extend(b"abc");
-        for cut in 0..frame.len() {
-            assert!(take_frame::<Message>(&mut frame[..cut].to_vec()).unwrap().is_none(), "{cut}");
-        }
-        let mut two = [frame.as_slice(), b"x"].concat();
-        let (message, body): (Message, _) = take_frame(&mut two).unwrap().unwrap();
-        assert_eq!((message, body.as_slice(), two.as_slice()), (Message::Bye, &b"abc"[..], &b"x"[..]));
-        let long = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
-        assert!(take_frame::<Message>(&mut long.clone()).is_err());
-        let other = [1_u32.to_le_bytes(), 0_u32.to_le_bytes()].concat();
-        assert!(take_frame::<Message>(&mut [other, b"x".to_vec()].concat()).is_err());
     }
 }

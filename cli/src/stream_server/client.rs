@@ -4,10 +4,10 @@
 //! before so many bytes have come. Fails by: what the server has refused, or that it was lost.
 
 use super::key_file;
-use super::message::{Ask, Message, Refusal};
 use super::session::BEAT;
 use crate::exit::{Exit, Failure};
 use crate::gang::wire::Wire;
+use holdfast_streams::message::{Ask, Message, Parts, Refusal};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -40,15 +40,14 @@ pub struct Wanted<'a> {
 /// Prints the objects of a version: their names and sizes in bytes.
 type List<'a> = dyn Fn(u64, &BTreeMap<String, u64>) -> Result<(), Failure> + 'a;
 
-/// Prints it: `list` a list, `print` an object; `false` from it: nothing more is wanted.
+/// Prints an object of this version; `false`: nothing more is wanted.
+type Print<'a> = dyn FnMut(u64, &[u8]) -> Result<bool, Failure> + 'a;
+
+/// Prints it: `list` a list, `print` an object of a version; `false` from it: nothing more is wanted.
 ///
 /// # Errors
 /// See the head of the file.
-pub fn read(
-    wanted: &Wanted<'_>,
-    list: &List<'_>,
-    print: &mut dyn FnMut(&[u8]) -> Result<bool, Failure>,
-) -> Result<(), Failure> {
+pub fn read(wanted: &Wanted<'_>, list: &List<'_>, print: &mut Print<'_>) -> Result<(), Failure> {
     let from = wanted.from;
     let lost = |error: io::Error| {
         let what = match error.kind() {
@@ -64,8 +63,8 @@ pub fn read(
             (Message::Here, _) => {}
             (Message::Done, _) => return Ok(()),
             (Message::List { version, objects }, _) => list(version, &objects)?,
-            (Message::Object { bytes, .. }, _) => {
-                if !print(&object(&wire, bytes).map_err(lost)?)? {
+            (Message::Object { version, bytes }, _) => {
+                if !print(version, &object(&wire, bytes).map_err(lost)?)? {
                     return Ok(());
                 }
             }
@@ -129,17 +128,10 @@ fn ask(wanted: &Wanted<'_>) -> Result<Wire<Message>, Failure> {
 
 /// The parts of an object of so many bytes.
 fn object(wire: &Wire<Message>, bytes: u64) -> io::Result<Vec<u8>> {
-    let mut whole = Vec::new();
-    while (whole.len() as u64) < bytes {
-        match wire.receive(Some(Instant::now() + SILENCE))? {
-            (Message::Part, part) if !part.is_empty() && (whole.len() + part.len()) as u64 <= bytes => {
-                whole.extend(part);
-            }
-            (other, part) => {
-                let what = format!("{other:?} with {} bytes instead of a part of an object", part.len());
-                return Err(io::Error::new(ErrorKind::InvalidData, what));
-            }
-        }
+    let mut parts = Parts::of(bytes);
+    while !parts.are_whole() {
+        let (message, part) = wire.receive(Some(Instant::now() + SILENCE))?;
+        parts.add(&message, &part).map_err(|what| io::Error::new(ErrorKind::InvalidData, what))?;
     }
-    Ok(whole)
+    Ok(parts.take())
 }

@@ -1,7 +1,7 @@
 //! Readers of streams on other hosts: `holdfast serve --listen` on the producer's host, `holdfast cat --from` there.
 //!
 //! * [`server`]: listens, and lets in who has the key; [`session`]: one reader.
-//! * [`client`]: the reader's side. [`message`]: what both say; [`key_file`]: what proves who may ask.
+//! * [`client`]: the reader's side; [`key_file`]: what proves who may ask. What both say: `holdfast_streams::message`.
 //! * `settings::Export`: which streams, and which of their versions, may be read: none that was not named.
 //!
 //! Invariants: without the key there is no answer, and no byte of a stream goes to who has not asked for it; to its
@@ -10,7 +10,6 @@
 
 pub mod client;
 mod key_file;
-mod message;
 pub mod server;
 mod session;
 #[cfg(test)]

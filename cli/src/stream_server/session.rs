@@ -4,12 +4,12 @@
 //! to be sent is bounded: the next part follows when the one before is gone; a reader that has gone, or reads no more,
 //! is noticed, and its cursor in the log goes with it. Fails by: [`Message::Refused`].
 
-use super::message::{Ask, Message, PART, Refusal};
 use crate::gang::wire::{UNREAD, Wire};
 use crate::settings::{Export, allowed};
 use holdfast_streams::Error;
+use holdfast_streams::message::{Ask, Message, PART, Refusal};
 use holdfast_streams::place::Place;
-use holdfast_streams::reader::Reader;
+use holdfast_streams::reader::{Next, Reader};
 use rustls::ServerConfig;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -135,17 +135,13 @@ fn follow(
     let last = versions.iter().map(|range| *range.end()).max().unwrap_or(0);
     let mut said = Instant::now();
     while reader.version() < last {
-        // Before the last look: what was put until then is seen.
-        let is_over = !reader.has_writer()?;
-        let until = if is_over { Instant::now() } else { Instant::now() + LOOK };
-        if reader.wait(Some(until))?.is_some() {
-            // An object that is not there yet, or no more, is left out.
-            if may_read(reader.version()) && reader.objects().contains_key(object) {
+        match reader.next_with(object, LOOK)? {
+            Next::Version if may_read(reader.version()) => {
                 send_object(wire, reader, object)?;
                 said = Instant::now();
             }
-        } else if is_over {
-            return Ok(());
+            Next::Over => return Ok(()),
+            Next::Version | Next::NotYet => {}
         }
         if said.elapsed() >= BEAT {
             wire.send(&Message::Here, &[])?;

@@ -1,7 +1,7 @@
 //! A reader and a server of streams in one process: what comes is what was put; hostile sides get an error, no more.
 
 use super::client::{Wanted, read};
-use super::message::{Ask, Message, Refusal};
+
 use super::server::accept_all;
 use super::session::Offer;
 use crate::exit::{Exit, Failure};
@@ -9,6 +9,7 @@ use crate::file_system::write_own;
 use crate::gang::key::Key;
 use crate::gang::wire::Wire;
 use crate::settings::parse_export;
+use holdfast_streams::message::{Ask, Message, Refusal};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl Home {
         let mut printed = Vec::new();
         let key = self.0.join("key");
         let wanted = Wanted { from, key: &key, stream: "sim", version: 0, object, follow: false };
-        read(&wanted, &|_, _| Ok(()), &mut |bytes| {
+        read(&wanted, &|_, _| Ok(()), &mut |_, bytes| {
             printed.push(bytes.to_vec());
             Ok(true)
         })?;

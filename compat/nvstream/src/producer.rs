@@ -2,7 +2,7 @@
 //!
 //! Called by `api`, one call at a time. Invariant: what a failed put would have had is in the next one.
 
-use crate::memory::{Memory, Notes};
+use crate::memory::{self, Memory, Notes};
 use holdfast_image::size;
 use holdfast_objects::client::Error;
 use holdfast_streams as streams;
@@ -130,16 +130,15 @@ impl Producer {
         let put = key
             .map_or((Bound::Unbounded, Bound::Unbounded), |key| (Bound::Included(key), Bound::Included(key)));
         let notes = self.notes.as_ref();
-        let mut changes = Vec::new();
-        for (_, memory) in self.objects.range_mut::<str, _>(put) {
-            changes.push(memory.changed(notes));
-        }
+        let mut memories: Vec<&mut Memory> =
+            self.objects.range_mut::<str, _>(put).map(|(_, memory)| memory).collect();
+        let changes = memory::changed(&mut memories, notes);
         let objects = self.objects.range::<str, _>(put).zip(changes);
         let sources: Vec<Source<'_>> =
             objects.map(|((key, memory), changed)| Source { key, bytes: memory.bytes(), changed }).collect();
         self.writer.put(if key.is_some() { Kind::Put } else { Kind::All }, &sources)?;
         for (_, memory) in self.objects.range_mut::<str, _>(put) {
-            memory.was_put();
+            memory.was_put(self.notes.as_ref());
         }
         Ok(())
     }

@@ -197,6 +197,7 @@ impl RecordHead {
             && head.len.is_multiple_of(LINE)
             && head.len >= RECORD_HEAD as u64
             && head.len <= file.to_end(at)
+            && at.checked_add(head.len).is_some()
             && RECORD_HEAD as u64 + u64::from(head.table_len) <= head.len
             && head.entries <= MAX_ENTRIES;
         is_possible.then_some(head)

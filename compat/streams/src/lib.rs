@@ -4,7 +4,7 @@
 //! * `record`: records read back, all checked; [`objects`]: what there is at a version, and where;
 //! * [`writer`]: appends, and `room`: when the oldest records may go;
 //! * [`reader`]: follows; `locks`: who is alive;
-//! * [`place`]: where logs are.
+//! * [`place`]: where logs are; [`message`]: what readers on other hosts and their server say.
 //!
 //! Used by `libnvstream.so` (compat/nvstream) and by `holdfast cat` and `holdfast streams`. No server: a put is a copy
 //! past the caches into a mapped file, and one word that commits it. Mechanism: NVStream (HPDC'18), with its repairs: a
@@ -17,6 +17,7 @@
 pub mod error;
 pub mod layout;
 mod locks;
+pub mod message;
 pub mod objects;
 pub mod place;
 pub mod reader;

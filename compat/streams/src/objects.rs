@@ -5,7 +5,7 @@
 
 use crate::layout::{self, Entry, FileHead, Kind, PAGE, Part, RecordHead};
 use holdfast_sys::mapped_buffer::MappedBuffer;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::io;
 
 /// Some of an object, in one record.
@@ -139,8 +139,8 @@ pub fn alone(key: &str, size: u64) -> u64 {
 pub struct Objects {
     /// Those that there are.
     live: BTreeMap<String, Object>,
-    /// The same by the oldest record that they need.
-    by_age: BTreeSet<(u64, String)>,
+    /// How many need which record as their oldest one.
+    ages: BTreeMap<u64, usize>,
     /// Bytes of a record for each of them.
     alone: u64,
     /// Those that are no more, but were since the first record.
@@ -176,12 +176,16 @@ impl Objects {
 
     /// The oldest record that any of them needs.
     pub fn oldest(&self) -> Option<u64> {
-        self.by_age.first().map(|(oldest, _)| *oldest)
+        self.ages.first_key_value().map(|(oldest, _)| *oldest)
     }
 
-    /// Those that need a record before a position.
+    /// Those that need a record before a position, the oldest first.
     pub fn older_than(&self, position: u64) -> Vec<String> {
-        self.by_age.iter().take_while(|(oldest, _)| *oldest < position).map(|(_, key)| key.clone()).collect()
+        let mut older: Vec<(u64, &String)> =
+            self.live.iter().map(|(key, object)| (object.oldest(), key)).collect();
+        older.retain(|(oldest, _)| *oldest < position);
+        older.sort_unstable();
+        older.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
     /// Bytes that the log needs for a record of each of them, alone.
@@ -189,22 +193,37 @@ impl Objects {
         self.alone
     }
 
-    fn insert(&mut self, key: &str, object: Object) {
-        self.remove(key);
-        self.by_age.insert((object.oldest(), key.to_owned()));
-        self.alone += alone(key, object.size);
-        self.live.insert(key.to_owned(), object);
+    fn insert(&mut self, key: String, object: Object) {
+        *self.ages.entry(object.oldest()).or_default() += 1;
+        self.alone += alone(&key, object.size);
+        match self.live.entry(key) {
+            btree_map::Entry::Vacant(place) => drop(place.insert(object)),
+            btree_map::Entry::Occupied(mut place) => {
+                let old = place.insert(object);
+                self.alone -= alone(place.key(), old.size);
+                self.forget_age(old.oldest());
+            }
+        }
     }
 
     fn remove(&mut self, key: &str) {
         if let Some(old) = self.live.remove(key) {
-            self.by_age.remove(&(old.oldest(), key.to_owned()));
             self.alone -= alone(key, old.size);
+            self.forget_age(old.oldest());
+        }
+    }
+
+    fn forget_age(&mut self, oldest: u64) {
+        if let btree_map::Entry::Occupied(mut count) = self.ages.entry(oldest) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
     /// The next record.
-    pub fn apply(&mut self, head: &RecordHead, entries: &[Entry]) {
+    pub fn apply(&mut self, head: &RecordHead, entries: Vec<Entry>) {
         if head.kind == Kind::Pad {
             return;
         }
@@ -214,39 +233,33 @@ impl Objects {
         }
     }
 
-    fn apply_entry(&mut self, head: &RecordHead, entry: &Entry) {
-        let key = &entry.key;
-        let is_known = self.live.contains_key(key) || self.gone.contains(key);
-        if !is_known && entry.base != 0 {
+    fn apply_entry(&mut self, head: &RecordHead, entry: Entry) {
+        let Entry { key, size, data, base, sum, part } = entry;
+        if base != 0 && !self.live.contains_key(&key) && !self.gone.contains(&key) {
             // It was there before the first record.
             self.whole_from = head.version;
         }
-        let link = || Link {
-            record: head.position,
-            data: head.position + entry.data,
-            sum: entry.sum,
-            part: entry.part.clone(),
-        };
-        match &entry.part {
+        let link = |part| Link { record: head.position, data: head.position + data, sum, part };
+        match part {
             Part::Gone => {
-                self.remove(key);
-                self.broken.remove(key);
-                self.gone.insert(key.clone());
+                self.remove(&key);
+                self.broken.remove(&key);
+                self.gone.insert(key);
             }
             Part::Whole => {
-                self.gone.remove(key);
-                if self.broken.remove(key) {
+                self.gone.remove(&key);
+                if self.broken.remove(&key) {
                     self.whole_from = head.version;
                 }
-                self.insert(key, Object { size: entry.size, links: vec![link()] });
+                self.insert(key, Object { size, links: vec![link(Part::Whole)] });
             }
-            Part::Pages(_) => match self.live.get_mut(key) {
-                Some(object) if object.size == entry.size && object.newest() + 1 == entry.base => {
-                    object.links.push(link());
+            part @ Part::Pages(_) => match self.live.get_mut(&key) {
+                Some(object) if object.size == size && object.newest() + 1 == base => {
+                    object.links.push(link(part));
                 }
                 _ => {
-                    self.remove(key);
-                    self.broken.insert(key.clone());
+                    self.remove(&key);
+                    self.broken.insert(key);
                 }
             },
         }
@@ -270,23 +283,23 @@ mod tests {
     #[test]
     fn pages_follow_a_whole_and_what_came_before_the_first_record_makes_versions_partial() {
         let mut objects = Objects::default();
-        objects.apply(&record(0, 4, Kind::Put), &[entry("new", 0, Part::Whole)]);
+        objects.apply(&record(0, 4, Kind::Put), vec![entry("new", 0, Part::Whole)]);
         assert_eq!(objects.whole_from(), Some(0));
-        objects.apply(&record(64, 5, Kind::Carry), &[entry("old", 7, Part::Whole)]);
+        objects.apply(&record(64, 5, Kind::Carry), vec![entry("old", 7, Part::Whole)]);
         assert_eq!(objects.whole_from(), Some(5), "at 4 it was there, and is not found");
         let pages = Part::Pages(vec![Run { first: 1, pages: 1 }]);
-        objects.apply(&record(128, 6, Kind::Put), &[entry("new", 1, pages.clone())]);
+        objects.apply(&record(128, 6, Kind::Put), vec![entry("new", 1, pages.clone())]);
         let new = objects.get("new").unwrap();
         assert_eq!((new.oldest(), new.newest(), new.whole_at()), (0, 128, None));
         assert_eq!(new.pages(), [64, 128 + 64, 64 + 2 * PAGE]);
         assert_eq!(objects.oldest(), Some(0));
-        objects.apply(&record(192, 7, Kind::Put), &[entry("cut", 9, pages)]);
+        objects.apply(&record(192, 7, Kind::Put), vec![entry("cut", 9, pages)]);
         assert_eq!(objects.whole_from(), None, "pages of what is not there");
-        objects.apply(&record(256, 8, Kind::Put), &[entry("cut", 193, Part::Whole)]);
+        objects.apply(&record(256, 8, Kind::Put), vec![entry("cut", 193, Part::Whole)]);
         assert_eq!(objects.whole_from(), Some(8));
-        objects.apply(&record(320, 9, Kind::Put), &[entry("cut", 257, Part::Gone)]);
+        objects.apply(&record(320, 9, Kind::Put), vec![entry("cut", 257, Part::Gone)]);
         assert!(objects.get("cut").is_none() && objects.version() == 9);
-        objects.apply(&record(384, 10, Kind::Put), &[entry("cut", 0, Part::Whole)]);
+        objects.apply(&record(384, 10, Kind::Put), vec![entry("cut", 0, Part::Whole)]);
         assert_eq!(objects.whole_from(), Some(8));
     }
 }

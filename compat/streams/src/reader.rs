@@ -56,6 +56,17 @@ pub struct Holder {
     pub bytes: u64,
 }
 
+/// What came of a look for the next version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// The reader is at it.
+    Version,
+    /// None with that object has come.
+    NotYet,
+    /// The producer has ended, and all that it has put was seen.
+    Over,
+}
+
 /// See the head of the file.
 #[derive(Debug)]
 pub struct Reader {
@@ -134,7 +145,7 @@ impl Reader {
     /// Needs all from a position on.
     fn hold(&mut self, position: u64) -> Result<(), Error> {
         let at = layout::cursor_at(self.slot);
-        self.cursors.set_long(at, position + 1).map_err(|why| self.failed(why))
+        self.cursors.set_long(at, position.saturating_add(1)).map_err(|why| self.failed(why))
     }
 
     /// Goes before the oldest version again. Says which versions there are, and where the log ends.
@@ -145,7 +156,7 @@ impl Reader {
         let mut objects = Objects::default();
         let mut next = first;
         while let Some(found) = record::read(&self.map, &self.head, next) {
-            objects.apply(&found.head, &found.entries);
+            objects.apply(&found.head, found.entries);
             next += found.head.len;
             if matches!(found.head.kind, Kind::Put | Kind::All) {
                 versions.push(of_record(&found.head));
@@ -195,7 +206,7 @@ impl Reader {
     pub fn step(&mut self) -> Result<Option<Version>, Error> {
         self.own()?;
         while let Some(found) = record::read(&self.map, &self.head, self.next) {
-            self.objects.apply(&found.head, &found.entries);
+            self.objects.apply(&found.head, found.entries);
             self.next += found.head.len;
             let is_version = matches!(found.head.kind, Kind::Put | Kind::All);
             if is_version && self.from <= found.head.version {
@@ -222,6 +233,21 @@ impl Reader {
             thread::sleep(pause);
             pause = (pause * 2).min(LOOKS.1);
         }
+    }
+
+    /// Steps to the next version, and waits for it as long as `most`; one without this object is left out.
+    ///
+    /// # Errors
+    /// As [`Reader::step`].
+    pub fn next_with(&mut self, object: &str, most: Duration) -> Result<Next, Error> {
+        // Before the last look: what was put until then is seen.
+        let is_over = !self.has_writer()?;
+        let until = if is_over { Instant::now() } else { Instant::now() + most };
+        Ok(match self.wait(Some(until))? {
+            Some(_) if self.objects.get(object).is_some() => Next::Version,
+            None if is_over => Next::Over,
+            _ => Next::NotYet,
+        })
     }
 
     /// All versions that are whole, from the oldest on. The reader is before the oldest afterwards.

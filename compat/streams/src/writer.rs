@@ -10,11 +10,12 @@ use crate::layout::{
     self, CAPACITIES, Entry, FileHead, HEAD_AT, Kind, LINE, MAX_ENTRIES, MAX_KEY, PAGE, Part, RECORD_HEAD,
     RING_AT, RecordHead, Run,
 };
-use crate::objects::{Objects, alone};
+use crate::objects::{Object, Objects, alone};
 use crate::place::Place;
 use crate::{locks, record};
 use holdfast_sys::clock;
 use holdfast_sys::mapped_buffer::{MappedBuffer, Use};
+use holdfast_sys::summed_copy::{self, SummedCopy};
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -23,12 +24,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Memory of the file is asked for in steps of so many bytes.
 const STEP: u64 = 16 << 20;
-/// So much is hashed and then copied: it is in the nearest cache still.
-const CHUNK: usize = 16 << 10;
 
 /// What a log is like.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +137,7 @@ impl Writer {
             }
             let sizes = found.entries.iter().map(|entry| alone(&entry.key, entry.size));
             self.largest = sizes.fold(self.largest, u64::max);
-            self.objects.apply(&found.head, &found.entries);
+            self.objects.apply(&found.head, found.entries);
             self.tail = end;
         }
         if self.tail == self.first && self.first > 0 || self.objects.whole_from().is_none() {
@@ -184,25 +183,25 @@ impl Writer {
         check_len(&self.head, &self.file, &self.path)?;
         check(sources)?;
         let version = self.version() + 1;
-        let changed: Vec<Part> =
-            sources.iter().map(|source| self.changed(source)).collect::<Result<_, _>>()?;
-        loop {
-            let entries = self.entries(kind, sources, &changed);
-            let (entries, len) = laid_out(entries);
-            let rest = self.rest(&entries);
-            if !self.make_room(len, rest)? {
-                // What is no more comes after them, and has no bytes.
-                let bytes: Vec<&[u8]> = sources.iter().map(|source| source.bytes).collect();
-                self.append(kind, version, entries, len, &bytes)?;
-                self.gone.clear();
-                return Ok(version);
-            }
+        let (mut entries, rest) = self.entries(kind, sources)?;
+        let len = lay_out(&mut entries);
+        while self.make_room(len, rest)? {
+            // Some were carried, and are in other records now.
+            entries.iter_mut().for_each(|entry| entry.base = self.base(&entry.key));
         }
+        // What is no more comes after them, and has no bytes.
+        let bytes: Vec<&[u8]> = sources.iter().map(|source| source.bytes).collect();
+        self.append(kind, version, entries, len, &bytes)?;
+        self.gone.clear();
+        Ok(version)
+    }
+
+    fn base(&self, key: &str) -> u64 {
+        self.objects.get(key).map_or(0, |object| object.newest() + 1)
     }
 
     /// What of an object is to be put.
-    fn changed(&self, source: &Source<'_>) -> Result<Part, Error> {
-        let Some(object) = self.objects.get(source.key) else { return Ok(Part::Whole) };
+    fn changed(&self, source: &Source<'_>, object: &Object) -> Result<Part, Error> {
         if object.size != source.bytes.len() as u64 {
             return Ok(Part::Whole);
         }
@@ -225,62 +224,56 @@ impl Writer {
             }
         };
         let part = Part::Pages(runs);
+        let bytes = part.bytes(object.size);
         // A reader has no more than twice an object to copy, and the log no more to hold.
-        let is_little = object.stored() + part.bytes(object.size) <= 2 * object.size;
+        let is_little = bytes < object.size && object.stored() + bytes <= 2 * object.size;
         Ok(if is_little { part } else { Part::Whole })
     }
 
-    fn entries(&self, kind: Kind, sources: &[Source<'_>], changed: &[Part]) -> Vec<Entry> {
-        let base = |key: &str| self.objects.get(key).map_or(0, |object| object.newest() + 1);
-        let put = sources.iter().zip(changed).map(|(source, changed)| Entry {
-            key: source.key.to_owned(),
-            size: source.bytes.len() as u64,
+    /// The entries of a record, and how many bytes may have to be carried later: what the record does not have all of,
+    /// and as much as the largest object for the end of the ring, where that may not fit.
+    fn entries(&self, kind: Kind, sources: &[Source<'_>]) -> Result<(Vec<Entry>, u64), Error> {
+        let entry = |key: &str, size: u64, base: u64, part: Part| Entry {
+            key: key.to_owned(),
+            size,
             data: 0,
-            base: base(source.key),
+            base,
             sum: 0,
-            part: changed.clone(),
-        });
-        let mut entries: Vec<Entry> = put.collect();
-        let put: HashSet<&str> = sources.iter().map(|source| source.key).collect();
+            part,
+        };
+        let (mut entries, mut known, mut there) = (Vec::with_capacity(sources.len()), 0, 0);
+        for source in sources {
+            let object = self.objects.get(source.key);
+            let part = object.map_or(Ok(Part::Whole), |object| self.changed(source, object))?;
+            known += usize::from(object.is_some());
+            if let Some(object) = object.filter(|_| part == Part::Whole) {
+                there += alone(source.key, object.size);
+            }
+            let base = object.map_or(0, |object| object.newest() + 1);
+            entries.push(entry(source.key, source.bytes.len() as u64, base, part));
+        }
         let gone: Vec<&String> = match kind {
+            Kind::All if known == self.objects.all().len() => Vec::new(),
             Kind::All => self.objects.all().keys().collect(),
             _ => self.gone.iter().collect(),
         };
-        let gone = gone.into_iter().filter(|key| !put.contains(key.as_str()));
-        entries.extend(gone.map(|key| Entry {
-            key: key.clone(),
-            size: 0,
-            data: 0,
-            base: base(key),
-            sum: 0,
-            part: Part::Gone,
-        }));
-        entries
-    }
-
-    /// Bytes that may have to be carried later: what the record does not have all of, and as much as the largest object
-    /// for the end of the ring, where that may not fit.
-    fn rest(&self, entries: &[Entry]) -> u64 {
-        let is_there = |entry: &&Entry| !matches!(entry.part, Part::Pages(_));
-        let there = entries
-            .iter()
-            .filter(is_there)
-            .filter_map(|entry| self.objects.get(&entry.key).map(|object| alone(&entry.key, object.size)));
-        let carried = self.objects.alone().saturating_sub(there.sum());
-        carried + carried.min(self.largest)
+        let put: HashSet<&str> = match gone.as_slice() {
+            [] => HashSet::new(),
+            _ => sources.iter().map(|source| source.key).collect(),
+        };
+        for key in gone.into_iter().filter(|key| !put.contains(key.as_str())) {
+            there += self.objects.get(key).map_or(0, |object| alone(key, object.size));
+            entries.push(entry(key, 0, self.base(key), Part::Gone));
+        }
+        let carried = self.objects.alone().saturating_sub(there);
+        Ok((entries, carried + carried.min(self.largest)))
     }
 
     /// An object as it is, once more.
     pub(crate) fn append_carried(&mut self, key: &str, bytes: &[u8]) -> Result<(), Error> {
-        let entry = Entry {
-            key: key.to_owned(),
-            size: bytes.len() as u64,
-            data: 0,
-            base: self.objects.get(key).map_or(0, |object| object.newest() + 1),
-            sum: 0,
-            part: Part::Whole,
-        };
-        let (entries, len) = laid_out(vec![entry]);
+        let (size, base) = (bytes.len() as u64, self.base(key));
+        let mut entries = vec![Entry { key: key.to_owned(), size, data: 0, base, sum: 0, part: Part::Whole }];
+        let len = lay_out(&mut entries);
         self.append(Kind::Carry, self.version(), entries, len, &[bytes])
     }
 
@@ -296,7 +289,7 @@ impl Writer {
         if self.head.to_end(self.tail) < len {
             let len = self.head.to_end(self.tail);
             self.allocate(RECORD_HEAD as u64)?;
-            self.commit(Kind::Pad, version, &[], len)?;
+            self.commit(Kind::Pad, version, Vec::new(), len)?;
         }
         self.allocate(len + LINE)?;
         let place = self.head.place(self.tail);
@@ -304,26 +297,33 @@ impl Writer {
             entry.sum = self.copy_in(place + entry.data, entry, bytes)?;
             self.largest = self.largest.max(alone(&entry.key, entry.size));
         }
-        self.commit(kind, version, &entries, len)
+        self.commit(kind, version, entries, len)
     }
 
     /// Copies what a record has of an object; says the checksum.
     fn copy_in(&mut self, place: u64, entry: &Entry, bytes: &[u8]) -> Result<u64, Error> {
-        let mut hash = Xxh3::new();
+        let len = entry.data_len();
+        if len < summed_copy::LEAST {
+            // So few are in one piece, or there are none.
+            let (from, to) = entry.part.ranges(entry.size).first().copied().unwrap_or_default();
+            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
+            let bytes = bytes.get(range).unwrap_or_default();
+            self.map.write(place, bytes).map_err(|why| self.failed(why))?;
+            return Ok(xxh3_64(bytes));
+        }
+        let mut sum = SummedCopy::of(len);
         let mut place = place;
         for (from, to) in entry.part.ranges(entry.size) {
             let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-            for chunk in bytes.get(range).unwrap_or_default().chunks(CHUNK) {
-                hash.update(chunk);
-                self.map.write_streamed(place, chunk).map_err(|why| self.failed(why))?;
-                place += chunk.len() as u64;
-            }
+            let bytes = bytes.get(range).unwrap_or_default();
+            self.map.write_summed(place, bytes, &mut sum).map_err(|why| self.failed(why))?;
+            place += bytes.len() as u64;
         }
-        Ok(hash.digest())
+        Ok(sum.finish())
     }
 
     /// Head, table, and last the word that makes it count.
-    fn commit(&mut self, kind: Kind, version: u64, entries: &[Entry], len: u64) -> Result<(), Error> {
+    fn commit(&mut self, kind: Kind, version: u64, entries: Vec<Entry>, len: u64) -> Result<(), Error> {
         let mut table = Vec::new();
         entries.iter().for_each(|entry| entry.write(&mut table));
         let head = RecordHead {
@@ -368,15 +368,19 @@ impl Writer {
         let (at, bytes) = (RING_AT + self.allocated, end - self.allocated);
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         fallocate(&self.file, FallocateFlags::empty(), number(at), number(bytes))?;
+        self.map.populate(at, bytes)?;
         self.allocated = end;
         Ok(())
     }
 }
 
 fn check(sources: &[Source<'_>]) -> Result<(), Error> {
+    // Those of a program come in their order.
+    let is_in_order = sources.is_sorted_by(|one, other| one.key < other.key);
     let mut keys = HashSet::new();
     for source in sources {
-        if source.key.is_empty() || source.key.len() > MAX_KEY || !keys.insert(source.key) {
+        let is_again = !is_in_order && !keys.insert(source.key);
+        if source.key.is_empty() || source.key.len() > MAX_KEY || is_again {
             return Err(Error::Argument(format!(
                 "\"{}\": the name of an object has 1 to {MAX_KEY} bytes, and is there once in a version",
                 source.key.escape_debug()
@@ -391,15 +395,15 @@ fn check(sources: &[Source<'_>]) -> Result<(), Error> {
     }
 }
 
-/// Where each entry's data are, and the length of the record.
-fn laid_out(mut entries: Vec<Entry>) -> (Vec<Entry>, u64) {
+/// Says where each entry's data are, and the length of the record.
+fn lay_out(entries: &mut [Entry]) -> u64 {
     let table: u64 = entries.iter().map(Entry::table_len).sum();
     let mut at = layout::lines(RECORD_HEAD as u64 + table);
-    for entry in &mut entries {
+    for entry in entries {
         entry.data = at;
         at += layout::lines(entry.data_len());
     }
-    (entries, at)
+    at
 }
 
 pub(crate) fn read_head(file: &File, path: &Path) -> Result<FileHead, Error> {

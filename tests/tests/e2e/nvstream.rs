@@ -38,6 +38,17 @@ fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
+/// The Python module, for programs of the bed.
+pub fn python_module(bed: &Bed) -> Result<()> {
+    let module = bed.work().join("holdfast");
+    fs::create_dir(&module)?;
+    for file in ["__init__.py", "objects.py", "streams.py", "remote_streams.py"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/holdfast").join(file);
+        fs::copy(from, module.join(file))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_producer_that_is_killed_leaves_whole_versions() {
     each_user(|bed| {
@@ -113,12 +124,7 @@ fn versions_are_read_by_a_shell_and_by_python_beside_their_producer() {
             ensure!(said.starts_with(expected), "{said}, not {expected}: {errors}");
         }
         // Python, with a producer that is alive: it follows, and is seen.
-        let module = bed.work().join("holdfast");
-        fs::create_dir(&module)?;
-        for file in ["__init__.py", "objects.py", "streams.py"] {
-            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/holdfast").join(file);
-            fs::copy(from, module.join(file))?;
-        }
+        python_module(bed)?;
         fs::write(bed.work().join("follow.py"), FOLLOW)?;
         let mut child = producer(bed)?;
         let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
@@ -146,6 +152,8 @@ with streams.open('sim/0') as stream:
     for version in stream:
         assert stream.objects() == {'field': 163840, 'step': 8}, stream.objects()
         assert stream.array('step', 'int64')[0] == version
+        stream.register('step', 'int64')
+        assert stream.array('step')[0] == version
         field = stream.array('field', shape=(40, 4096))
         assert (field == field[:, :1]).all() and not field.flags.writeable
         count += 1

@@ -2,11 +2,13 @@
 //! for who has the key; a reader that has gone holds nothing.
 
 use super::json::agrees;
-use super::nvstream::{line, producer, with_logs};
+use super::nvstream::{line, producer, python_module, with_logs};
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::PYTHON;
 use holdfast_tests::hosts::Hosts;
 use holdfast_tests::own::{build, shell};
 use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user_by_root, wait};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
@@ -84,11 +86,46 @@ fn a_reader_on_another_host_gets_the_same_bytes_and_what_is_not_exported_it_does
                 ended.stderr
             );
         }
+        let numbered = server.answer(bed, &hosts, "CAT -f --numbered sim step | head -n 1")?;
+        ensure!(numbered == "2 8\n", "{numbered}");
+        python_module(bed)?;
+        fs::write(bed.work().join("remote.py"), REMOTE)?;
+        let path = format!("PATH={}:$PATH PYTHONPATH=.", bed.kit().bin().display());
+        let python = format!("{path} {PYTHON} remote.py {}", server.1);
+        let said = server.answer(bed, &hosts, &python)?;
+        ensure!(said.trim() == "right", "{said}");
         let nothing = bed.say(&["serve", "--listen", "127.0.0.1:0", "--key", "key"])?;
         ensure!(nothing.code() == 64 && nothing.stderr.contains("--export"), "{}", nothing.stderr);
         server.end()
     });
 }
+
+/// Reads what is exported, of a version and of all, and is refused the rest.
+const REMOTE: &str = "
+import sys
+from holdfast import streams
+with streams.open('sim', server=sys.argv[1], key='key') as stream:
+    assert stream.version == 4 and stream.objects() == {'field': 163840, 'step': 8}, stream.objects()
+    stream.register('step', 'int64')
+    stream.register('field', shape=(40, 4096), dims=('page', 'byte'))
+    assert stream.array('step')[0] == 4 and stream.seek(3) == 3 and stream.array('step')[0] == 3
+    field = stream.array('field')
+    assert field.shape == (40, 4096) and (field == field[:, :1]).all() and not field.flags.writeable
+    try:
+        import xarray
+        assert stream.dataset().field.dims == ('page', 'byte') and stream.dataset().version == 3
+    except ModuleNotFoundError:
+        pass
+    assert [(version, stream.array('step')[0]) for version in stream.follow('step')] == [(2, 2), (3, 3), (4, 4)]
+    for wrong, error in [(5, streams.Error), ('none', streams.NotFound)]:
+        try:
+            stream.seek(wrong) if wrong == 5 else stream.memory(wrong)
+        except error as said:
+            assert 'not exported' in str(said) or 'has no object' in str(said), said
+        else:
+            raise AssertionError(wrong)
+print('right')
+";
 
 #[test]
 fn a_reader_on_another_host_follows_a_producer_and_holds_nothing_when_it_has_gone() {

@@ -1,9 +1,46 @@
-//! What a reader and the server of streams say to each other, one JSON object per frame ([`crate::gang::wire`]).
+//! What a reader and the server of streams say to each other, one JSON object per frame (`holdfast_image::framing`).
 //!
 //! Both have the same version of Holdfast, or nothing but [`Message::Ask`] and [`Message::Refused`] is said.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// The parts of an object, as they come from a server that need not be an honest one.
+#[derive(Debug)]
+pub struct Parts {
+    bytes: u64,
+    whole: Vec<u8>,
+}
+
+impl Parts {
+    /// Of an object of so many bytes, which are not believed: what has come is what there is.
+    pub fn of(bytes: u64) -> Parts {
+        Parts { bytes, whole: Vec::new() }
+    }
+
+    /// Whether all have come.
+    pub fn are_whole(&self) -> bool {
+        self.whole.len() as u64 >= self.bytes
+    }
+
+    /// What has come.
+    pub fn take(self) -> Vec<u8> {
+        self.whole
+    }
+
+    /// The next one.
+    ///
+    /// # Errors
+    /// It is none of this object: what it is.
+    pub fn add(&mut self, message: &Message, part: &[u8]) -> Result<(), String> {
+        let fits = !part.is_empty() && (self.whole.len() + part.len()) as u64 <= self.bytes;
+        if *message != Message::Part || !fits {
+            return Err(format!("{message:?} with {} bytes instead of a part of an object", part.len()));
+        }
+        self.whole.extend(part);
+        Ok(())
+    }
+}
 
 /// Most bytes of an object that go with one message.
 pub const PART: usize = 1 << 20;
