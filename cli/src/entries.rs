@@ -8,6 +8,9 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
+/// Of `holdfast run` and `restart` under `--restart-on-failure`: the process that starts them, which restarts them.
+pub const ENV_SUPERVISED: &str = "HOLDFAST_SUPERVISED";
+
 /// A string for the kernel.
 ///
 /// # Errors
@@ -54,7 +57,7 @@ pub fn is_of(entry: &CString, name: &str) -> bool {
 /// As [`own_environment`].
 pub fn helper_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
-    all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| is_of(entry, name)));
+    all.retain(|entry| !["LD_PRELOAD", ENV_KEY, ENV_SUPERVISED].iter().any(|name| is_of(entry, name)));
     Ok(all)
 }
 

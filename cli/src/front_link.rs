@@ -81,6 +81,11 @@ pub enum Tell {
         /// One line.
         text: String,
     },
+    /// Another member of the gang has failed or was lost.
+    GangLost {
+        /// Which, and why.
+        why: String,
+    },
     /// Checkpoints without a caller have failed again and again, and the job is `--strict`.
     Unprotected,
     /// The image is committed and the program is about to be ended.

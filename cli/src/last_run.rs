@@ -71,6 +71,12 @@ pub struct LastRun {
     /// called instead.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stop_failed: bool,
+    /// A signal of the user was to end it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub told: bool,
+    /// It was ended because its agent, or its gang, was lost.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 impl LastRun {
@@ -96,7 +102,8 @@ impl LastRun {
         if let Some(there) = LastRun::read(job).filter(|there| there.started_ns == self.started_ns) {
             let stop_failed = there.stop_failed && !matches!(how, How::Checkpointed(_));
             let ended = Some(Ended { at_ns: clock::realtime_ns(), how });
-            LastRun { ended, stop_failed, ..there }.write(job, has_image(job));
+            LastRun { ended, stop_failed, told: self.told, lost: self.lost, ..there }
+                .write(job, has_image(job));
         }
     }
 
@@ -131,6 +138,21 @@ impl LastRun {
         let synced = written.and_then(|()| if durably { sync(job) } else { Ok(()) });
         if let Err(error) = synced {
             tracing::info!("{NAME} of job {}: {error}", job.name());
+        }
+    }
+
+    /// Whether it has ended, and not as its program or its user wanted. Shells add 128 to a signal.
+    pub fn has_failed(&self) -> bool {
+        const BY_USERS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+        let by_user = |signal: i32| BY_USERS.contains(&signal);
+        match self.ended.map(|ended| ended.how) {
+            None => false,
+            Some(_) if self.lost => true,
+            Some(_) if self.told => false,
+            Some(How::Status(0) | How::Checkpointed(_)) => false,
+            Some(How::Status(status)) => !by_user(i32::from(status) - 128),
+            Some(How::Signal(signal)) => !by_user(signal),
+            Some(How::Unknown) => true,
         }
     }
 
@@ -236,5 +258,13 @@ mod tests {
             assert_eq!((run(how).state(), run(how).end_text().as_str()), (state, text));
         }
         assert!(run(How::Status(0)).is_done() && !run(How::Unknown).is_done());
+        let failed = [How::Status(3), How::Signal(9), How::Signal(11), How::Unknown];
+        assert!(failed.iter().all(|how| run(*how).has_failed()));
+        let well =
+            [How::Status(0), How::Status(143), How::Signal(libc::SIGTERM), How::Checkpointed(Epoch(4))];
+        assert!(well.iter().all(|how| !run(*how).has_failed()));
+        assert!(!LastRun { told: true, ..run(How::Status(3)) }.has_failed(), "its user has ended it");
+        assert!(LastRun { lost: true, ..run(How::Signal(15)) }.has_failed());
+        assert!(!LastRun::default().has_failed(), "its end was not seen");
     }
 }

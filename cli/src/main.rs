@@ -4,8 +4,8 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`completion`], [`inspect`], [`last_run`], [`levels`], [`listening`], [`measured`], [`planned`], [`same_run`],
-//!   [`saved`]: the rest. [`gang`]: several hosts; [`rsh`]: commands on them.
+//!   [`completion`], [`inspect`], [`last_run`], [`leftover`], [`levels`], [`listening`], [`measured`], [`planned`],
+//!   [`same_run`], [`saved`]: the rest. [`gang`]: several hosts; [`rsh`]: commands on them.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -32,6 +32,7 @@ mod job_lock;
 mod keeper;
 mod last_restart;
 mod last_run;
+mod leftover;
 mod levels;
 mod listening;
 mod log;

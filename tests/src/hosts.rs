@@ -45,7 +45,15 @@ impl Hosts {
     /// # Errors
     /// As [`Hosts::up`]; the server does not begin.
     pub fn with_ssh(bed: &Bed) -> Result<Hosts> {
-        let mut hosts = Hosts::up()?;
+        Hosts::with_ssh_of(bed, "2")
+    }
+
+    /// The same of so many.
+    ///
+    /// # Errors
+    /// As [`Hosts::with_ssh`].
+    pub fn with_ssh_of(bed: &Bed, count: &str) -> Result<Hosts> {
+        let mut hosts = Hosts::of(count)?;
         fs::copy(script("ssh"), bed.work().join("ssh")).context("copying ssh")?;
         let mut sshd = Command::new(script("sshd"));
         sshd.args([Path::new(&hosts.name), &hosts.socket()]).stdin(Stdio::null());
@@ -81,6 +89,18 @@ impl Hosts {
         }
         there.current_dir(folder);
         there
+    }
+
+    /// A host is gone, with all that runs there.
+    ///
+    /// # Errors
+    /// ip(8) cannot.
+    pub fn lose(&self, host: usize) -> Result<()> {
+        let namespace = format!("{}-{host}", self.name);
+        let script = "ip netns pids $0 | xargs -r kill -9; ip netns del $0";
+        let status = Command::new("sh").args(["-c", script, &namespace]).status()?;
+        ensure!(status.success(), "host {host} is still there");
+        Ok(())
     }
 
     /// Cuts or joins the link of the second host.

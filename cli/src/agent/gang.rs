@@ -69,7 +69,7 @@ pub fn enter(
     }
     let started = Started::new()?;
     if let (Some(added), Some(image), true) = (&added, image, starts) {
-        started.restart(added, (store, place), image)?;
+        started.restart(added, (store, place), (image, settings.supervised))?;
     }
     let is_over = || {
         if let Some(why) = started.failed.lock().take() {
@@ -150,7 +150,12 @@ impl Started {
         Ok(Started { all: Mutex::default(), bell, failed: Arc::default() })
     }
 
-    fn restart(&self, added: &Added, of: (&Store, &GangPlace), image: u64) -> Result<(), Failure> {
+    fn restart(
+        &self,
+        added: &Added,
+        of: (&Store, &GangPlace),
+        (image, supervised): (u64, bool),
+    ) -> Result<(), Failure> {
         for (member, host) in added.all() {
             let (bell, failed) = (Arc::clone(&self.bell), Arc::clone(&self.failed));
             let ended = move |why: String| {
@@ -158,7 +163,7 @@ impl Started {
                 failed.lock().get_or_insert(why);
                 bell.ring();
             };
-            let task = Task::Restart(image, of.1.members);
+            let task = Task::Restart(image, of.1.members, supervised);
             self.all.lock().push(ssh::start(of, (member, &host, &[]), task, ended)?);
         }
         Ok(())

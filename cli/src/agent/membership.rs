@@ -26,8 +26,11 @@ impl Membership {
         self.seat.place().is_leader()
     }
 
-    /// The program has ended.
-    pub fn leave(&self) {
+    /// The program has ended; `failed`: and all are to be restarted.
+    pub fn leave(&self, failed: bool) {
+        if failed {
+            self.seat.say_fails();
+        }
         self.guard.iter().for_each(|guard| guard.leave());
         self.seat.leave();
         if self.is_leader() {

@@ -229,7 +229,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     event_loop.listen_to_gang();
     let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
     // Before what is unfinished goes: parity may be under way.
-    context.gang.iter().for_each(membership::Membership::leave);
+    let failed =
+        context.settings().supervised && LastRun::read(&context.job).is_some_and(|run| run.has_failed());
+    context.gang.iter().for_each(|gang| gang.leave(failed));
     // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
     let folder = context.job.folder();
     if context.lock.is_in_place() {

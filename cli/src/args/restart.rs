@@ -2,6 +2,7 @@
 
 use super::gang::GangArgs;
 use super::map_host::{MovedHost, map_host};
+use super::on_failure::is_supervised;
 use super::on_restart::OnRestart;
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
@@ -66,6 +67,9 @@ pub struct RestartArgs {
     /// Of several hosts.
     #[command(flatten)]
     pub gang: GangArgs,
+    /// `--restart-on-failure` of the leader has started it, on another host
+    #[arg(long, hide = true)]
+    pub supervised: bool,
     /// Where the members of a gang are restarted that was run with --gang ssh, in their order; the first is this host
     /// [default: where they were]
     #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
@@ -99,7 +103,8 @@ impl RestartArgs {
         let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
         let gpu_cache = self.gpu_cache.or(old.gpu_cache);
         let on_spot = self.on_spot.clone().unwrap_or_else(|| old.on_spot.clone());
-        Settings { max_space, strict, gpu_cache, on_spot, ..self.new.apply(old) }
+        let supervised = self.supervised || is_supervised();
+        Settings { max_space, strict, supervised, gpu_cache, on_spot, ..self.new.apply(old) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `holdfast run`, and what `holdfast set` changes.
 
 use super::gang::GangArgs;
+use super::on_failure::{OnFailure, is_supervised};
 use super::on_restart::OnRestart;
 use super::restart::StdioChoice;
 use crate::completion::jobs;
@@ -186,6 +187,9 @@ pub struct RunArgs {
     /// Of several hosts.
     #[command(flatten)]
     pub gang: GangArgs,
+    /// After a failure.
+    #[command(flatten)]
+    pub on_failure: OnFailure,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -240,6 +244,7 @@ impl RunArgs {
             stop_signal: self.on,
             on_spot: self.on_spot.clone(),
             strict: self.strict,
+            supervised: is_supervised(),
             exec_after: self.exec_after.clone(),
             // With those of configuration files.
             tiers: JobTiers::default(),

@@ -1,6 +1,6 @@
 //! `holdfast list`: the jobs of the store, or the images of one; removes what dead agents left behind on the way.
 
-use super::{gang, gang_list};
+use super::{gang, gang_list, restarts};
 use crate::client::Agent;
 use crate::exit::Failure;
 use crate::file_system;
@@ -47,6 +47,8 @@ struct Row {
     last_error: Option<String>,
     /// The image that was to end the program has failed.
     stop_failed: bool,
+    /// So often `--restart-on-failure` has restarted it.
+    restarts: usize,
     /// The checkpoint that is under way.
     under_way: Option<UnderWay>,
     images: Vec<ImageRow>,
@@ -186,6 +188,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
         started: last.map(|last| report::utc(last.started_ns)),
         ended: ended.map(|ended| report::utc(ended.at_ns)),
         stop_failed: last.is_some_and(|last| last.stop_failed),
+        restarts: restarts::of(job).len(),
         last,
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
@@ -454,6 +457,7 @@ mod tests {
             newest: Some(Epoch(2)),
             last_error: None,
             stop_failed: false,
+            restarts: 0,
             under_way: None,
             images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
             saved: saved::Sum { files: 2, bytes: 1024 },
@@ -506,6 +510,7 @@ mod tests {
             newest: None,
             last_error: None,
             stop_failed: false,
+            restarts: 0,
             under_way: None,
             images: Vec::new(),
             saved: saved::Sum::default(),
@@ -563,6 +568,7 @@ mod tests {
             newest: Some(Epoch(3)),
             last_error: None,
             stop_failed: false,
+            restarts: 0,
             under_way: None,
             images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
             saved: saved::Sum::default(),

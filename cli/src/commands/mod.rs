@@ -26,6 +26,7 @@ mod prune_report;
 pub mod report;
 pub mod restart;
 pub mod restart_lost;
+pub mod restarts;
 pub mod rollback;
 pub mod run;
 pub mod set;

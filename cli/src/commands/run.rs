@@ -1,6 +1,6 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
-use super::{copies, gang};
+use super::{copies, gang, restarts};
 use crate::args::{Resume, RunArgs};
 use crate::earlier::Earlier;
 use crate::entries::c_string;
@@ -37,6 +37,9 @@ const LEAVE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Nothing was started.
 pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
+    if let Some(most) = args.on_failure.most() {
+        return restarts::run(args, root, most);
+    }
     if args.gang.gang.is_none() && mpi::gather(args.command.len())? {
         return Ok(Ending::Program(ExitStatus::default()));
     }

@@ -2,7 +2,7 @@
 //! what `--cpu-baseline` asks for, and a word for AddressSanitizer.
 
 use super::baseline;
-use crate::entries::{c_string, is_of, own_environment, variable};
+use crate::entries::{ENV_SUPERVISED, c_string, is_of, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{AioChoice, Allocator, CudaChoice, EngineChoice, IoUringChoice, Settings};
 use holdfast_abi::environment::{
@@ -105,6 +105,7 @@ pub fn for_program(
             ENV_AIO,
             ENV_CUDA,
             ENV_CUDA_SKIP,
+            ENV_SUPERVISED,
         ];
         !unset.iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)

@@ -11,6 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::front_link::Tell;
 use crate::inherited_fds::{self, InheritedFd};
 use crate::last_run::{How, LastRun};
+use crate::leftover;
 use crate::report;
 use crate::settings::{Settings, signal_name};
 use holdfast_abi::environment::ON_STOP_FAILED;
@@ -271,6 +272,8 @@ impl Ending {
 impl Front<'_> {
     fn signal(&mut self, arrived: Arrived) {
         let signal = arrived.signal;
+        let hangup = signal == libc::SIGHUP && arrived.code == SI_KERNEL;
+        self.run.told |= hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal);
         if signal == libc::SIGCHLD {
             // The agent is a child too: no zombie of it is left. The program is asked for in the loop.
             let _ = spawn::wait(self.agent.pid, false);
@@ -349,7 +352,10 @@ impl Front<'_> {
                     (self.settings.signal, self.settings.stop_signal) = (signal, stop_signal);
                 }
                 Ok(Some(Tell::Committed { figures })) => report::detail(&figures),
-                Ok(Some(Tell::Unprotected)) => self.end_unprotected(),
+                Ok(Some(Tell::Unprotected)) => {
+                    self.end_unprotected("the program cannot be protected any more, and is ended (--strict)");
+                }
+                Ok(Some(Tell::GangLost { why })) => self.end_lost(&why),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) => self.link_open = false,
@@ -389,13 +395,26 @@ impl Front<'_> {
     }
 
     /// `--strict`: the user would rather have no program than one whose work may be lost.
-    fn end_unprotected(&mut self) {
+    fn end_unprotected(&mut self, why: &str) {
         if self.unprotected.is_some() || self.stopped.is_some() {
             return;
         }
-        report::warn("the program cannot be protected any more, and is ended (--strict)");
+        report::warn(why);
         self.unprotected = Some(Unprotected::Until(Instant::now() + LEAVE));
         let _ = self.program.signal(libc::SIGTERM);
+    }
+
+    /// `--restart-on-failure`: it is ended, to go on from its newest image. Without one it runs on.
+    fn end_lost(&mut self, why: &str) {
+        if !self.settings.supervised || self.unprotected.is_some() || self.stopped.is_some() {
+            return;
+        }
+        // What cannot be listed may have one.
+        if self.job.images().is_ok_and(|images| images.is_empty()) {
+            return report::warn(&format!("{why}; there is no image to go on from: the program runs on"));
+        }
+        self.run.lost = true;
+        self.end_unprotected(&format!("{why}; the program is ended, to be restarted (--restart-on-failure)"));
     }
 
     /// How long the program may take to obey, if it was told to end.
@@ -423,8 +442,9 @@ impl Front<'_> {
             if strict { "" } else { ": the program runs on, without checkpoints" },
             crate::log::path(self.job).display()
         ));
+        self.end_lost("its agent is lost");
         if strict {
-            self.end_unprotected();
+            self.end_unprotected("the program cannot be protected any more, and is ended (--strict)");
         }
     }
 
@@ -470,6 +490,9 @@ impl Front<'_> {
             (None, None) => How::of(status),
         };
         self.run.end(self.job, how);
+        if self.settings.supervised && LastRun::read(self.job).is_some_and(|run| run.has_failed()) {
+            leftover::end(self.job);
+        }
         if stopped.is_none() && LastRun::read(self.job).is_some_and(|run| run.stop_failed) {
             let name = self.job.name();
             report::warn(&format!(

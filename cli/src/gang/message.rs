@@ -94,6 +94,8 @@ pub enum Message {
     Piece,
     /// From each side, now and then: it is there.
     Here,
+    /// From a member, before it leaves: its program has failed, and all are to be restarted.
+    Fails,
     /// From a member: its program has ended.
     Bye,
     /// From a command: a checkpoint.

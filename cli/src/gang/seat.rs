@@ -47,6 +47,8 @@ pub enum Heard {
     },
     /// A member was lost.
     Lost(Failed),
+    /// A member has failed, and all are to be restarted.
+    Fails(Failed),
 }
 
 type Listener = Box<dyn Fn(Heard) + Send + Sync>;
@@ -304,6 +306,11 @@ impl Seat {
                 if let Some(listener) = self.guards.get() {
                     listener(from, image, why);
                 }
+            }
+            Message::Fails => {
+                let why = "its program has failed".to_owned();
+                let failed = self.failed_of(&self.state.lock(), Some(from), why, FailedKind::Other);
+                self.tell(Heard::Fails(failed));
             }
             Message::Bye => self.has_ended(from),
             other => tracing::warn!("member {from} of the gang has sent {other:?}"),
@@ -587,6 +594,12 @@ impl Seat {
         let answered = answer();
         self.answering.fetch_sub(1, Ordering::AcqRel);
         answered
+    }
+
+    /// Its program has failed: all others are told, by the leader too, whose own is ended then.
+    pub fn say_fails(&self) {
+        let links = self.state.lock().links.clone().into_iter().collect();
+        self.send_all(links, &(Message::Fails, Vec::new()));
     }
 
     /// This member leaves in order: its program has ended.

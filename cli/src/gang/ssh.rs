@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const ENV_SSH: &str = "HOLDFAST_SSH";
 /// How often it is looked at until its member is there.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a host may take to answer whether it is there.
+const REACHED: Duration = Duration::from_secs(20);
 /// So much of what it has said is told.
 const TAIL: u64 = 2048;
 /// How long a member may wait for its leader, which is there.
@@ -37,8 +39,8 @@ const WAIT: &str = "60s";
 pub enum Task {
     /// It is added to a gang that runs, by this start of it.
     Add(u64),
-    /// It goes on from this image of the gang, one of so many members.
-    Restart(u64, u32),
+    /// It goes on from this image of the gang, one of so many members; whether a failure is followed by a restart.
+    Restart(u64, u32, bool),
 }
 
 /// One that runs.
@@ -117,6 +119,42 @@ pub fn start(
     Ok(ssh)
 }
 
+/// The hosts that ssh does not reach: asked all at once.
+///
+/// # Errors
+/// It cannot be started.
+pub fn unreached(hosts: &[String]) -> Result<Vec<String>, Failure> {
+    let program = std::env::var_os(ENV_SSH).filter(|name| !name.is_empty()).unwrap_or_else(|| "ssh".into());
+    let mut asked = Vec::new();
+    for host in hosts {
+        let mut command = Command::new(&program);
+        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]).arg(host).arg("true");
+        set_helper_environment(&mut command)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        spawn::in_own_session(&mut command);
+        let failed = |error| Failure::system(format_args!("{}", program.to_string_lossy()), &error);
+        asked.push((host, command.spawn().map_err(failed)?));
+    }
+    let (begun, mut gone) = (Instant::now(), Vec::new());
+    for (host, mut child) in asked {
+        let is_there = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status.success(),
+                Ok(None) if begun.elapsed() < REACHED => thread::sleep(LOOK),
+                _ => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break false;
+                }
+            }
+        };
+        if !is_there {
+            gone.push(host.clone());
+        }
+    }
+    Ok(gone)
+}
+
 /// Where what it says goes.
 pub fn log(job: &Job, member: u32) -> PathBuf {
     job.dir().join(format!("member-{member}.log"))
@@ -177,9 +215,11 @@ fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<Os
                 ["run", "--name", gang, "--gang", &of, "--gang-start", &start, "--gang-wait", WAIT, "--"];
             words.map(str::to_owned).into()
         }
-        Task::Restart(image, members) => {
+        Task::Restart(image, members, supervised) => {
             let (name, of) = (format!("{gang}@{image}"), format!("{member}/{members}"));
-            ["restart", &name, "--gang", &of, "--gang-wait", WAIT].map(str::to_owned).into()
+            let words = ["restart", &name, "--gang", &of, "--gang-wait", WAIT, "--supervised"];
+            let len = if supervised { words.len() } else { words.len() - 1 };
+            words.iter().take(len).map(|word| (*word).to_owned()).collect()
         }
     };
     words.extend(texts.into_iter().map(OsString::from));

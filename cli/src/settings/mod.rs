@@ -131,6 +131,9 @@ pub struct Settings {
     /// A program that cannot be protected any more is ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// A failure is followed by a restart (`--restart-on-failure`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub supervised: bool,
     /// Run by a shell after each image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_after: Option<String>,

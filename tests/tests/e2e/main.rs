@@ -71,6 +71,7 @@ mod python_examples;
 mod recipes;
 mod refusals;
 mod restart_hooks;
+mod restarts;
 mod rollback;
 mod rollback_cases;
 mod rotated;

@@ -8,6 +8,7 @@ use super::super::events::Event;
 use super::super::gang::of_failed;
 use super::super::request::CheckpointOptions;
 use super::{EventLoop, Waiter};
+use crate::front_link::Tell;
 use crate::gang::message::{Failed, FailedKind, Prepare};
 use crate::gang::round::Round;
 use crate::gang::seat::{Heard, Seat};
@@ -118,17 +119,26 @@ impl EventLoop {
             Heard::NoRound(why) => self.give_up(&why),
             Heard::Serves { member, port } => self.member_serves(member, port),
             Heard::Over => self.end_own_server(),
+            Heard::Fails(why) => self.tell_gang_lost(&why),
             Heard::Lost(why) => {
                 let name = self.seat().map(|(seat, _)| seat.place().name.clone()).unwrap_or_default();
                 self.context.warn(format!(
                     "{why}: no more images of gang {name} are made; the program runs on, and `holdfast restart {name} \
                      --gang …` of all members goes on from the last one"
                 ));
+                self.tell_gang_lost(&why);
                 self.give_up(&why);
                 if why.member == Some(0) {
                     self.end_own_server();
                 }
             }
+        }
+    }
+
+    /// The front ends its program, if all are to be restarted then.
+    fn tell_gang_lost(&self, why: &Failed) {
+        if let Some(link) = self.context.link.as_ref().filter(|_| self.context.settings().supervised) {
+            link.tell(&Tell::GangLost { why: why.to_string() });
         }
     }
 

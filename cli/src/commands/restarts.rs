@@ -1,0 +1,343 @@
+//! `--restart-on-failure`: a process that starts `run` or `restart` as its child, and after each failure a `restart` of
+//! the newest image.
+//!
+//! It only waits: signals are passed on, streams and the terminal are those of the child. Invariants: what is left of
+//! a program is ended before it is restarted; what its user has ended is not restarted; there are no more restarts than
+//! were asked for. Fails by: the end of the last child, with words why there is no further one.
+
+use crate::args::{OnFailure, RunArgs};
+use crate::entries::{ENV_SUPERVISED, own_environment, variable};
+use crate::exit::{Exit, Failure};
+use crate::front::supervise::{Ending, StartState};
+use crate::gang::folder::GangFolder;
+use crate::gang::ssh;
+use crate::helper::binary;
+use crate::last_run::LastRun;
+use crate::settings::{GangChoice, Recipe, member_job};
+use crate::{file_system, leftover, log, report, same_run};
+use holdfast_sys::spawn::{self, Start};
+use holdfast_sys::{clock, fd, poll, ptrace, signals};
+use holdfast_tiers::{Job, Store};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "restarts.json";
+/// Longer ones are not ours: bytes.
+const LONGEST: u64 = 1 << 20;
+/// si_code of signals that the kernel itself sends: the terminal's have reached the child.
+const SI_KERNEL: i32 = 0x80;
+/// So often in a row a program may fail that goes on from one image.
+const MOST_OF_ONE: u32 = 3;
+/// The pause before the second restart in a row from one image; twice as long before each further one.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A restart, as the job's folder has it: `restarts.json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Restarted {
+    /// CLOCK_REALTIME, nanoseconds.
+    pub at_ns: u64,
+    /// From this image; of a gang: from this image of the gang.
+    pub image: u64,
+    /// What has failed.
+    pub why: String,
+}
+
+/// The restarts after failures of a job since it was run. What cannot be read is as if there were none.
+pub fn of(job: &Job) -> Vec<Restarted> {
+    let read = || {
+        let mut text = Vec::new();
+        file_system::open_own(&job.dir().join(NAME))?.take(LONGEST).read_to_end(&mut text).ok()?;
+        let (all, run): (Vec<Restarted>, _) = (serde_json::from_slice(&text).ok()?, Recipe::read(job).ok()?);
+        Some(all.into_iter().filter(|one| one.at_ns > run.created_ns).collect())
+    };
+    read().unwrap_or_default()
+}
+
+fn write(job: &Job, all: &[Restarted]) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(all)?;
+    file_system::write_own(&job.dir().join(NAME), &text)
+}
+
+/// The job that is supervised: it may not be there yet.
+struct Watched<'a> {
+    store: &'a Store,
+    job: String,
+    /// Of a member of a gang.
+    gang: Option<(String, GangChoice)>,
+    wanted: &'a OnFailure,
+    most: u32,
+    /// Hosts that were not used yet, and those that were, by the ones whose places they have taken.
+    spares: VecDeque<String>,
+    moved: BTreeMap<String, String>,
+}
+
+/// `run --restart-on-failure`.
+///
+/// # Errors
+/// It has no name, or what was asked for does not go together; nothing was started.
+pub fn run(args: &RunArgs, root: Option<&Path>, most: u32) -> Result<Ending, Failure> {
+    let usage = |what: &str| Failure::new(Exit::Usage, what);
+    let Some(name) = &args.name else {
+        return Err(usage("--restart-on-failure needs --name: the job that is restarted"));
+    };
+    let choice = args.gang.gang;
+    if !args.on_failure.spare.is_empty() && choice != Some(GangChoice::Ssh) {
+        return Err(usage("--spare is for a gang that is run with --gang ssh"));
+    }
+    let store = crate::names::open_store(root)?;
+    let place = choice.map(|choice| choice.place(|variable| std::env::var(variable).ok()));
+    let place = place.transpose().map_err(|why| usage(&why))?;
+    let gang = choice.zip(place).map(|(choice, (member, members))| match choice {
+        GangChoice::Ssh => (name.clone(), choice),
+        _ => (name.clone(), GangChoice::Place(member, members)),
+    });
+    let job = place.map_or_else(|| name.clone(), |(member, _)| member_job(name, member));
+    let (wanted, spares) = (&args.on_failure, args.on_failure.spare.iter().cloned().collect());
+    let (store, moved) = (&store, BTreeMap::new());
+    Watched { store, job, gang, wanted, most, spares, moved }.run(std::env::args_os().skip(1).collect())
+}
+
+impl Watched<'_> {
+    fn run(mut self, first: Vec<OsString>) -> Result<Ending, Failure> {
+        let state = StartState::take()?;
+        let (mut words, mut told, mut same) = (first, Vec::<Restarted>::new(), 0);
+        loop {
+            let before = self.last();
+            let child = start(&state, &words)?;
+            leave_output();
+            let status = wait(&state, child)?;
+            let Some(why) = self.failure(before.as_ref(), status, told.len()) else {
+                return Ok(Ending::Program(status));
+            };
+            self.end_what_is_left();
+            if told.len() >= self.most as usize {
+                let most = self.most;
+                let text =
+                    format!("{why}; it was restarted {most} times (--restart-on-failure {most}): not again");
+                report::warn(&text);
+                return Ok(Ending::Program(status));
+            }
+            let Some(image) = self.newest()? else {
+                report::warn(&format!("{why}; there is no image of this run to restart it from"));
+                return Ok(Ending::Program(status));
+            };
+            same = if told.last().is_some_and(|last| last.image == image) { same + 1 } else { 0 };
+            if same >= MOST_OF_ONE {
+                let text = format!(
+                    "{why}; it has failed {} times in a row from image {image}: not again. `holdfast restart {}@N` \
+                     goes on from an earlier one",
+                    same + 1,
+                    self.name()
+                );
+                report::warn(&text);
+                return Ok(Ending::Program(status));
+            }
+            let pause = if same == 0 { Duration::ZERO } else { PAUSE * 2_u32.pow(same - 1) };
+            if let Some(signal) = pause_for(&state, pause.min(LONGEST_PAUSE)) {
+                return Ok(Ending::Program(ExitStatus::from_raw(signal)));
+            }
+            words = self.words(image)?;
+            told.push(Restarted { at_ns: clock::realtime_ns(), image, why: why.clone() });
+            self.note(&told, &format!("{why}; restart {} of {} from image {image}", told.len(), self.most));
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.gang.as_ref().map_or(&self.job, |(name, _)| name)
+    }
+
+    fn found(&self) -> Option<Job> {
+        self.store.job(&self.job).ok()
+    }
+
+    fn last(&self) -> Option<LastRun> {
+        LastRun::read(&self.found()?)
+    }
+
+    /// What has failed, in words; `None`: nothing, or something for which a restart is no remedy.
+    fn failure(&self, before: Option<&LastRun>, status: ExitStatus, restarts: usize) -> Option<String> {
+        let (job, last) = (&self.job, self.last());
+        let ran = last.filter(|last| before.is_none_or(|before| before.started_ns != last.started_ns));
+        match ran {
+            // Holdfast itself has failed, and has said why.
+            None if restarts == 0 || status.success() || is_by_user(status) => None,
+            None => Some(format!("job {job} could not be restarted ({status})")),
+            Some(last) if last.lost => {
+                Some(format!("job {job} was ended, for its agent or its gang was lost"))
+            }
+            Some(last) if last.ended.is_some() => {
+                last.has_failed().then(|| format!("job {job} {}", last.end_text()))
+            }
+            // The front was killed.
+            Some(_) if status.success() || is_by_user(status) => None,
+            Some(_) => Some(format!("the command of job {job} was lost ({status})")),
+        }
+    }
+
+    fn end_what_is_left(&self) {
+        self.found().iter().for_each(leftover::end);
+    }
+
+    /// The newest image of the last run; of a gang, that of the gang.
+    fn newest(&self) -> Result<Option<u64>, Failure> {
+        if let Some((gang, _)) = &self.gang {
+            let folder = GangFolder::open(self.store, gang)?;
+            let newest =
+                folder.map(|folder| folder.images()).transpose()?.and_then(|all| all.last().copied());
+            return Ok(newest);
+        }
+        let Some(job) = self.found() else { return Ok(None) };
+        let (recipe, images) = (Recipe::read(&job)?, job.images()?);
+        let is_its =
+            |image: &&holdfast_tiers::ImageInfo| image.broken.is_none() && same_run::is_of(image, &recipe);
+        Ok(images.iter().rev().find(is_its).map(|image| image.epoch.0))
+    }
+
+    /// The command line of a restart.
+    fn words(&mut self, image: u64) -> Result<Vec<OsString>, Failure> {
+        let mut words: Vec<OsString> = vec!["--store".into(), self.store.root().into()];
+        words.extend(["restart", "--stdio", "keep", self.name()].map(OsString::from));
+        match self.gang.clone() {
+            None => {}
+            Some((_, GangChoice::Place(member, members))) => {
+                words.extend(["--gang".into(), format!("{member}/{members}").into()]);
+            }
+            Some((gang, _)) => {
+                words.extend(["--gang".into(), "ssh".into()]);
+                if let Some(hosts) = self.hosts(&gang, image)? {
+                    words.extend(["--hosts".into(), hosts.join(",").into()]);
+                }
+            }
+        }
+        Ok(words)
+    }
+
+    /// Where the members are to be, if one of them is not where it was.
+    ///
+    /// # Errors
+    /// A host is not reached, and no spare one is.
+    fn hosts(&mut self, gang: &str, image: u64) -> Result<Option<Vec<String>>, Failure> {
+        let Some(folder) = GangFolder::open(self.store, gang)? else { return Ok(None) };
+        let image = folder.image(image)?;
+        let host = |member: &crate::gang::image::MemberImage| {
+            member.ssh.as_ref().map_or_else(|| member.host.clone(), |remote| remote.host.clone())
+        };
+        let were: Vec<String> = image.members.iter().map(host).collect();
+        let mut now: Vec<String> =
+            were.iter().map(|host| self.moved.get(host).unwrap_or(host).clone()).collect();
+        loop {
+            let gone = ssh::unreached(now.get(1..).unwrap_or_default())?;
+            let Some(first) = gone.first() else { break };
+            for lost in &gone {
+                let Some(spare) = self.spares.pop_front() else {
+                    let what = match self.wanted.spare.is_empty() {
+                        true => "no spare host was named (--spare)",
+                        false => "no spare host is left",
+                    };
+                    let why = format!("gang {gang} is not restarted: ssh does not reach {first}, and {what}");
+                    return Err(Failure::new(Exit::Refused, why));
+                };
+                report::note(&format!("ssh does not reach {lost}: {spare} takes its place"));
+                for (at, host) in now.iter_mut().enumerate().skip(1).filter(|(_, host)| *host == lost) {
+                    host.clone_from(&spare);
+                    if let Some(was) = were.get(at) {
+                        self.moved.insert(was.clone(), spare.clone());
+                    }
+                }
+            }
+        }
+        Ok((now != were).then_some(now))
+    }
+
+    /// Says it, to the user and in the log of the job.
+    fn note(&self, told: &[Restarted], text: &str) {
+        report::warn(text);
+        let Some(job) = self.found() else { return };
+        if let Err(error) = write(&job, told) {
+            report::warn(&format!("writing {NAME} of job {}: {error}", job.name()));
+        }
+        if let Ok(log) = log::open(&job) {
+            let line = format!("{} {text}\n", report::utc(clock::realtime_ns()));
+            let _ = File::from(log).write_all(line.as_bytes());
+        }
+    }
+}
+
+/// Whether a signal with which users end programs has ended the command.
+fn is_by_user(status: ExitStatus) -> bool {
+    status.signal().is_some_and(|signal| [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].contains(&signal))
+}
+
+/// Starts the child, in the state in which we were started.
+fn start(state: &StartState, words: &[OsString]) -> Result<i32, Failure> {
+    let text = |word: &OsString| {
+        CString::new(word.as_bytes()).map_err(|_| Failure::new(Exit::Usage, "an argument holds a NUL byte"))
+    };
+    let path = binary()?;
+    let named = [OsString::from("holdfast")];
+    let arguments = named.iter().chain(words).map(text).collect::<Result<Vec<_>, _>>()?;
+    let mut environment = own_environment()?;
+    environment.push(variable(ENV_SUPERVISED, std::process::id().to_string().as_ref())?);
+    let closed =
+        (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
+    let start = Start {
+        path: text(&path.into_os_string())?,
+        arguments,
+        environment,
+        mask: state.mask,
+        ignored: state.ignored.clone(),
+        closed,
+        ..Start::default()
+    };
+    start.spawn().map_err(|error| Failure::system("starting holdfast", &error))
+}
+
+/// A file to which the program writes is not ours: a restart goes on in it where the image was, unless a command that
+/// starts it writes there, too. We write to standard error alone.
+fn leave_output() {
+    let is_file = std::fs::metadata("/proc/self/fd/1").is_ok_and(|about| about.is_file());
+    if is_file && let Ok(null) = File::options().write(true).open("/dev/null") {
+        // What stays is written to where it ends.
+        let _ = fd::replace(1, null.as_fd());
+    }
+}
+
+/// Waits for its end, and passes on what is sent to us.
+fn wait(state: &StartState, pid: i32) -> Result<ExitStatus, Failure> {
+    loop {
+        while let Some(arrived) = state.next() {
+            if arrived.signal != libc::SIGCHLD && arrived.code != SI_KERNEL {
+                let _ = ptrace::kill(pid, arrived.signal);
+            }
+        }
+        let ended = spawn::wait(pid, false);
+        if let Some(status) = ended.map_err(|error| Failure::system("waiting for holdfast", &error))? {
+            return Ok(status);
+        }
+        poll::readable(&[state.as_fd()], None)
+            .map_err(|error| Failure::system("waiting for holdfast", &error))?;
+    }
+}
+
+/// Waits so long; a signal that ends us.
+fn pause_for(state: &StartState, time: Duration) -> Option<i32> {
+    let begun = Instant::now();
+    loop {
+        let told = state.told_to_end();
+        let left = time.saturating_sub(begun.elapsed());
+        if told.is_some() || left.is_zero() {
+            return told;
+        }
+        let _ = poll::readable(&[state.as_fd()], Some(left));
+    }
+}
