@@ -156,7 +156,7 @@ kernel: build ## on the newest kernel and C library that Debian has, in a machin
 
 slurm: build ## the README's batch script under Slurm itself (root, packages slurm-wlm and munge): ten minutes
 	$(SAY) "Slurm"
-	@tests/slurm/run.py $(RELEASE)
+	@tests/slurm/run.py $(RELEASE); one=$$?; tests/slurm/gang.py $(RELEASE) && exit $$one
 
 hosts: build ## MPI codes, PyTorch, Dask and Redis over two and four hosts (root; packages: `make support` has them)
 	$(SAY) "programs over hosts"

@@ -5,6 +5,11 @@ pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
 /// A secret of a job that root has started, 32 hexadecimal digits: it ties processes to the job that have other ids.
 /// libholdfast does not read it.
 pub const ENV_KEY: &str = "HOLDFAST_KEY";
+/// As [`ENV_SOCKET`], which it comes before: of what `holdfast rsh` has started on another host. Launchers give their
+/// own variables to what they start there (Hydra, `-genvall`), and those name the agent of the launcher's host.
+pub const ENV_MEMBER_SOCKET: &str = "HOLDFAST_MEMBER_SOCKET";
+/// As [`ENV_KEY`], of the job of [`ENV_MEMBER_SOCKET`].
+pub const ENV_MEMBER_KEY: &str = "HOLDFAST_MEMBER_KEY";
 /// How many seccomp filters were over the program before it began: a container's. Absent: none.
 pub const ENV_FILTERS: &str = "HOLDFAST_FILTERS";
 /// Engine that the program was started for; only [`ENGINE_SLOTS`] means something to libholdfast.

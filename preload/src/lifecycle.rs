@@ -20,7 +20,7 @@ use crate::{
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
-use holdfast_abi::environment::{ENV_DEBUG, ENV_FILTERS, ENV_SOCKET};
+use holdfast_abi::environment::{ENV_DEBUG, ENV_FILTERS, ENV_MEMBER_SOCKET, ENV_SOCKET};
 use holdfast_abi::registration::{EVENT_FORK, EVENT_LOAD, EVENT_SETSID};
 
 /// Makes the loader call [`load`], before constructors without a priority of their own.
@@ -60,7 +60,7 @@ extern "C" fn load() {
 /// Finds the agent, or starts it, and registers with it. What went on, in words for the debug line, and the number of
 /// the error, or 0.
 fn attach() -> (&'static str, c_int) {
-    let socket = host::variable(ENV_SOCKET);
+    let socket = host::variable(ENV_MEMBER_SOCKET).or_else(|| host::variable(ENV_SOCKET));
     if socket.is_none() && !launch::wanted() {
         return ("no agent asked for", 0);
     }

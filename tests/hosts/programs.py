@@ -140,6 +140,11 @@ class Run:
 
     def begin(self, member, words, out):
         host = self.places[member]
+        for name in (out, f"err{member}"):
+            path = self.folder / name
+            path.touch()
+            if self.user != "root":
+                os.chown(path, ORDINARY, ORDINARY)
         with open(self.folder / out, "ab") as stdout, open(self.folder / f"err{member}", "ab") as stderr:
             self.fronts.append(subprocess.Popen(
                 self.at(host, words), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,

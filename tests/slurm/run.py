@@ -121,14 +121,11 @@ class Cluster:
     def __enter__(self):
         for name in ("state", "spool"):
             (self.folder / name).mkdir(parents=True)
-        key = self.folder / "munge.key"
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(1024))
+        self.keyed()
         conf = CONF.format(
             host=socket.gethostname().split(".")[0], folder=self.folder, ports=free_ports(2), tracker=self.tracker
         )
         (self.folder / "slurm.conf").write_text(conf)
-        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n")
         try:
             self.start_all()
         except BaseException:
@@ -136,13 +133,22 @@ class Cluster:
             raise
         return self
 
-    def start_all(self):
+    def keyed(self):
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n")
+
+    def start_munge(self):
         names = {name: self.folder / f"munge.{name}" for name in ("socket", "pid", "log", "seed")}
         # --force: /tmp is anybody's, which munged does not like.
         self.start("munged", "--foreground", "--force", f"--key-file={self.folder}/munge.key",
                    f"--socket={names['socket']}", f"--pid-file={names['pid']}", f"--log-file={names['log']}",
                    f"--seed-file={names['seed']}")
         until("munged", names["socket"].exists)
+
+    def start_all(self):
+        self.start_munge()
         self.start("slurmctld", "-D")
         slurmd = self.start("slurmd", "-D")
         idle = lambda: "idle" in self.ask("sinfo", "-h", "-o", "%t", check=False)

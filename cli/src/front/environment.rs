@@ -7,7 +7,8 @@ use crate::exit::{Exit, Failure};
 use crate::settings::{AioChoice, Allocator, CudaChoice, EngineChoice, IoUringChoice, Settings};
 use holdfast_abi::environment::{
     AIO_OFF, CUDA_OFF, ENGINE_SLOTS, ENV_AIO, ENV_CUDA, ENV_CUDA_SKIP, ENV_ENGINE, ENV_FILTERS, ENV_IO_URING,
-    ENV_KEY, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
+    ENV_KEY, ENV_MALLOC, ENV_MEMBER_KEY, ENV_MEMBER_SOCKET, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET,
+    IO_URING_KEEP, MALLOC_JEMALLOC, MALLOC_SYSTEM,
 };
 use holdfast_sys::unix_socket;
 use std::ffi::{CString, OsStr, OsString};
@@ -100,6 +101,8 @@ pub fn for_program(
             ENV_ON_STOP,
             ENV_ENGINE,
             ENV_KEY,
+            ENV_MEMBER_SOCKET,
+            ENV_MEMBER_KEY,
             ENV_FILTERS,
             ENV_IO_URING,
             ENV_AIO,

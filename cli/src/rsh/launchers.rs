@@ -3,11 +3,13 @@
 //! Used where the program of an open gang is started, and by the agent of its leader. Invariant: what the user has set
 //! stays. Fails by: a link that cannot be made.
 
+use crate::entries::{own_environment, variable};
 use crate::exit::Failure;
 use crate::helper::binary;
 use crate::settings::GangPlace;
+use holdfast_abi::environment::{ENV_KEY, ENV_MEMBER_KEY, ENV_MEMBER_SOCKET, ENV_SOCKET};
 use holdfast_tiers::Job;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::fs::symlink;
 
@@ -36,6 +38,20 @@ pub fn variables(job: &Job, place: &GangPlace) -> Result<Vec<(&'static str, OsSt
         ("HYDRA_LAUNCHER_EXEC", link),
     ];
     Ok(all.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect())
+}
+
+/// The environment of a command that is started on this host for a launcher on another one.
+///
+/// # Errors
+/// As [`own_environment`].
+pub fn of_command() -> Result<Vec<CString>, Failure> {
+    let mut entries = own_environment()?;
+    for (of_job, of_member) in [(ENV_SOCKET, ENV_MEMBER_SOCKET), (ENV_KEY, ENV_MEMBER_KEY)] {
+        if let Some(value) = std::env::var_os(of_job) {
+            entries.push(variable(of_member, &value)?);
+        }
+    }
+    Ok(entries)
 }
 
 /// Makes the link that Hydra calls. After a restart the binary may be another one.

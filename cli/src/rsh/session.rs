@@ -5,8 +5,9 @@
 //! its own. Its end is told when all that it has written was sent. If the client goes, the command gets SIGHUP, whether
 //! it reads or not. How it fails: status 126, with the reason on its standard error.
 
+use super::launchers::of_command;
 use super::wire::{Kind, Side, Wire};
-use crate::entries::{c_string, own_environment};
+use crate::entries::c_string;
 use crate::gang::key::Key;
 use holdfast_sys::spawn::{self, Start};
 use holdfast_sys::{attributes, fd, ptrace};
@@ -109,7 +110,7 @@ fn start(wire: &Arc<Wire>, command: &[u8]) -> Result<(Process, Sender<Vec<u8>>),
     let start = Start {
         path: text(shell.as_os_str().as_bytes())?,
         arguments: vec![text(name.as_bytes())?, text(b"-c")?, text(command)?],
-        environment: own_environment().map_err(|failure| failure.message)?,
+        environment: of_command().map_err(|failure| failure.message)?,
         ignored: vec![(libc::SIGPIPE, false)],
         descriptors: vec![input, output, error],
         session: true,

@@ -13,7 +13,7 @@
 
 use crate::job::births::Births;
 use crate::refuse;
-use holdfast_abi::environment::{ENV_KEY, ENV_SOCKET};
+use holdfast_abi::environment::{ENV_KEY, ENV_MEMBER_KEY, ENV_MEMBER_SOCKET, ENV_SOCKET};
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{children, unix_socket};
@@ -144,7 +144,7 @@ impl Marks {
 
     /// Whether an environment has one of them, and the key, if the job has one.
     pub fn are_in(&self, environment: &[u8]) -> bool {
-        let has_key = |key: &Vec<u8>| value_in(environment, ENV_KEY) == Some(key);
+        let has_key = |key: &Vec<u8>| named_first(environment, [ENV_MEMBER_KEY, ENV_KEY]) == Some(key);
         named_in(environment).is_some_and(|path| self.sockets.contains(path))
             && self.key.as_ref().is_none_or(has_key)
     }
@@ -220,7 +220,12 @@ impl Kinship {
 
 /// The socket that an environment names.
 fn named_in(environment: &[u8]) -> Option<&[u8]> {
-    value_in(environment, ENV_SOCKET)
+    named_first(environment, [ENV_MEMBER_SOCKET, ENV_SOCKET])
+}
+
+/// The value of the first one that is there.
+fn named_first<'a>(environment: &'a [u8], names: [&str; 2]) -> Option<&'a [u8]> {
+    names.into_iter().find_map(|name| value_in(environment, name))
 }
 
 fn value_in<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
@@ -452,6 +457,9 @@ mod tests {
         );
         assert!(!Marks::of(&[], other, &[]).are_in(named(SOCKET).as_bytes()));
         assert!(!marks.have_key() && !marks.prove(named(SOCKET).as_bytes()));
+        let of_launcher = format!("{ENV_SOCKET}={SOCKET}\0{ENV_MEMBER_SOCKET}={}\0", other.display());
+        assert!(!leads_elsewhere(of_launcher.as_bytes(), other));
+        assert!(leads_elsewhere(of_launcher.as_bytes(), Path::new(SOCKET)));
         assert!(leads_elsewhere(named(SOCKET).as_bytes(), other) && !leads_elsewhere(b"A=1\0", other));
         assert!(!leads_elsewhere(named(SOCKET).as_bytes(), Path::new(SOCKET)));
         end(job);

@@ -289,6 +289,13 @@ fn ranks(kind: &str, launcher: &str, hosts: [&str; 2], ends: bool) {
         let line = format!("TMPDIR=$PWD exec {launcher} {first}:2,{second}:2 -np 4 ./ring 80 \"$STAY\"");
         let front = gang.run(&["--gang", "ssh"], &line)?;
         gang.until_says("1 of 4")?;
+        // Hydra gives the variables of the leader's host to its ranks.
+        let said = gang.say(1, &["check", MEMBER])?;
+        ensure!(
+            !format!("{}{}", said.stdout, said.stderr).contains("without libholdfast"),
+            "{}",
+            said.stdout
+        );
         let front = gang.chain(front, 2, &mut Random::new())?;
         gang.bed.may_end()?;
         let lines: Vec<String> = (0..80).map(|turn| format!("{turn} of 4: {}\n", turn * 10)).collect();

@@ -247,6 +247,41 @@ fn a_host_that_cannot_be_reached_holds_up_no_program() {
     });
 }
 
+/// A server is given time to close what its client, on the host of another member, has closed already.
+#[test]
+fn what_the_other_end_has_closed_is_waited_for() {
+    // Two connections are to the member's host: one lives, one is closed there, and here some time later.
+    const SERVES: &str = "import socket, time; s = socket.create_server(('10.77.0.1', 0));\
+                          print(s.getsockname()[1], flush=True); live = s.accept()[0]; short = s.accept()[0];\
+                          short.recv(1); print('closed', flush=True); time.sleep(2); short.close(); live.recv(1)";
+    const ASKS: &str = "import socket, sys; at = ('10.77.0.1', int(sys.argv[1]));\
+                        live = socket.create_connection(at); socket.create_connection(at).close();\
+                        print('closed', flush=True); sys.stdin.read()";
+    each_user_by_root(|bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind: "", size: "", hosts: Some((&hosts, [0, 1])) };
+        let run = |member: usize, text: &str| {
+            let of = format!("{member}/2");
+            let mut command = bed.holdfast(&["run", "--name", GANG, "--gang", &of, "--"]);
+            let when = if member == 0 { "" } else { "while [ ! -s out0 ]; do sleep 0.02; done; " };
+            let line = format!("{when}exec /usr/bin/python3 -c \"$0\" \"$(head -n 1 out0)\"");
+            command.args(["/bin/sh", "-c", &line, text]);
+            let mut command = members.there(member, command);
+            command.stdin(Stdio::piped()).stdout(bed.create(&out(member))?).stderr(bed.create(&err(member))?);
+            command.spawn().context("a member")
+        };
+        let mut fronts = [run(0, SERVES)?, run(1, ASKS)?];
+        let is_closed = || bed.text(&out(0)).contains("closed") && bed.text(&out(1)).contains("closed");
+        bed.until("a closed connection", PATIENCE, is_closed).with_context(|| members.said())?;
+        members.checkpoint()?;
+        drop(fronts[1].stdin.take());
+        for front in &mut fronts {
+            ensure!(shell_code(wait(front, PATIENCE)?) == 0, "{}", members.said());
+        }
+        Ok(())
+    });
+}
+
 /// A connection to the outside is none to a member that listens at that port of its own host.
 #[test]
 fn a_strangers_port_is_not_a_members() {

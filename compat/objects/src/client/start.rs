@@ -26,7 +26,8 @@ const OTHERS: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// What `holdfast run` sets for the processes of a job (`abi/src/environment.rs`).
-const OF_JOB: [&str; 3] = ["LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY"];
+const OF_JOB: [&str; 5] =
+    ["LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY", "HOLDFAST_MEMBER_SOCKET", "HOLDFAST_MEMBER_KEY"];
 
 /// Where the binary is, if not said: what the environment variable says, beside this library, in PATH.
 pub const BINARY_VARIABLE: &str = "HOLDFAST_BIN";

@@ -147,6 +147,8 @@ pub(super) struct Members {
     pub(super) known: HashMap<u64, Known>,
     /// Where other members listen.
     pub(super) listening: Vec<(u32, SocketAddr)>,
+    /// At which addresses they have connections.
+    pub(super) addresses: HashMap<IpAddr, u32>,
 }
 
 /// An end whose other end another member has.

@@ -98,7 +98,16 @@ impl FileReader<'_> {
         }
         let Some(there) = peer_of(taken).ok().and_then(|peer| canonical(&peer.0)) else { return Ok(()) };
         match self.members.listening.iter().find(|(_, at)| listens_at(at, &there)) {
-            None => Ok(()),
+            None => match self.members.addresses.get(&there.ip()) {
+                // Whose process has closed it, which this one is to read yet.
+                Some(member) if info.state == tcp_state::CLOSE_WAIT && !self.outside.lose_connections => {
+                    Err(Obstacle::Passing(format!(
+                        "a TCP connection whose other end was closed on the host of member {member} of the gang; try \
+                         again when it was closed here, too, or with --outside close"
+                    )))
+                }
+                _ => Ok(()),
+            },
             Some((member, _)) => Err(Obstacle::Passing(format!(
                 "a TCP connection to member {member} of the gang that was not accepted yet; try again"
             ))),
@@ -223,6 +232,7 @@ fn meet(gang: &dyn Gang, ends: &[End], own: Said, until: Instant) -> Result<Memb
         for ((local, peer), info) in &theirs.ends {
             let is_of_one_host = gang::is_of_one_host(local) || gang::is_of_one_host(peer);
             if theirs.network == own.network || !is_of_one_host {
+                members.addresses.insert(local.ip(), member);
                 mirrored.entry((*peer, *local)).or_default().push((member, *info));
             }
         }
