@@ -33,6 +33,9 @@ const SEVERAL: &str = "a TCP connection whose other end two members of the gang 
 /// SYN_SENT, SYN_RECV (include/net/tcp_states.h).
 const UNDER_WAY: [u8; 2] = [2, 3];
 
+/// Where this end may be closed, and the other one has been.
+const STILL_OPEN: [u8; 2] = [tcp_state::ESTABLISHED, tcp_state::CLOSE_WAIT];
+
 /// An end whose other end this member has not.
 struct End {
     inode: u64,
@@ -99,11 +102,11 @@ impl FileReader<'_> {
         let Some(there) = peer_of(taken).ok().and_then(|peer| canonical(&peer.0)) else { return Ok(()) };
         match self.members.listening.iter().find(|(_, at)| listens_at(at, &there)) {
             None => match self.members.addresses.get(&there.ip()) {
-                // Whose process has closed it, which this one is to read yet.
-                Some(member) if info.state == tcp_state::CLOSE_WAIT && !self.outside.lose_connections => {
+                // A process there may have closed it, and what it has sent is to be read here yet.
+                Some(member) if STILL_OPEN.contains(&info.state) && !self.outside.lose_connections => {
                     Err(Obstacle::Passing(format!(
-                        "a TCP connection whose other end was closed on the host of member {member} of the gang; try \
-                         again when it was closed here, too, or with --outside close"
+                        "a TCP connection to {there} on the host of member {member} of the gang, whose other end was \
+                         closed, or leads outside the job; try again, or --outside close"
                     )))
                 }
                 _ => Ok(()),
