@@ -147,8 +147,8 @@ impl LastRun {
         let by_user = |signal: i32| BY_USERS.contains(&signal);
         match self.ended.map(|ended| ended.how) {
             None => false,
-            Some(_) if self.lost => true,
             Some(_) if self.told => false,
+            Some(_) if self.lost => true,
             Some(How::Status(0) | How::Checkpointed(_)) => false,
             Some(How::Status(status)) => !by_user(i32::from(status) - 128),
             Some(How::Signal(signal)) => !by_user(signal),
@@ -265,6 +265,7 @@ mod tests {
         assert!(well.iter().all(|how| !run(*how).has_failed()));
         assert!(!LastRun { told: true, ..run(How::Status(3)) }.has_failed(), "its user has ended it");
         assert!(LastRun { lost: true, ..run(How::Signal(15)) }.has_failed());
+        assert!(!LastRun { lost: true, told: true, ..run(How::Signal(15)) }.has_failed());
         assert!(!LastRun::default().has_failed(), "its end was not seen");
     }
 }

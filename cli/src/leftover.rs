@@ -1,17 +1,15 @@
-//! What is left of a program that has failed: processes that go on without it, or whose front was killed.
+//! What a program that has failed leaves: processes that go on without it.
 //!
-//! Called under `--restart-on-failure`, by the front and by what restarts it. Invariant: only processes that are of the
-//! job are ended: those whose environments name its agent, and those below them. Fails by: what does not end, which the
-//! restart names.
+//! Called by what restarts it (`--restart-on-failure`), which the kernel makes the parent of whatever below it loses
+//! its own (`PR_SET_CHILD_SUBREAPER`, prctl(2)). Invariant: only own children are ended, which were not waited for yet:
+//! no number can have become another process's. Those that are of this program (agents, which end by themselves and may
+//! be writing an image; other jobs' fronts) are left alone, and so is what is traced: an image is being made of it.
+//! Fails by: what does not end, which the restart names.
 
-use holdfast_abi::environment::ENV_SOCKET;
-use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Existence, Status};
-use holdfast_sys::{children, ptrace, unix_socket};
-use holdfast_tiers::Job;
-use std::collections::BTreeSet;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use holdfast_sys::{attributes, children, ptrace};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,10 +18,12 @@ const ENDING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Ends them.
-pub fn end(job: &Job) {
+pub fn end() {
     let begun = Instant::now();
     loop {
-        let left = processes_naming(&job.socket_path());
+        while matches!(attributes::wait_any_ended(), Ok(Some(_))) {}
+        let own = children::children(std::process::id().cast_signed()).unwrap_or_default();
+        let left: Vec<i32> = own.into_iter().filter(|pid| is_left(*pid)).collect();
         if left.is_empty() || begun.elapsed() > ENDING {
             return;
         }
@@ -34,35 +34,14 @@ pub fn end(job: &Job) {
     }
 }
 
-/// All processes of the user whose environments name the agent at `socket`, and those below them. None that is traced:
-/// of a frozen copy an image is being made.
-fn processes_naming(socket: &Path) -> BTreeSet<i32> {
-    let entry = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
-    let has_entry = |text: &[u8]| text.split(|&c| c == 0).any(|one| one == entry);
-    let names = |pid: &i32| {
-        is_own(*pid) && matches!(environment::of(*pid), Ok(Environment::Is(text)) if has_entry(&text))
+fn is_left(pid: i32) -> bool {
+    let program = |process: &str| {
+        let file = fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((file.dev(), file.ino()))
     };
-    let mut left: Vec<i32> = procfs::processes().unwrap_or_default().into_iter().filter(names).collect();
-    let mut found = BTreeSet::new();
-    while let Some(pid) = left.pop() {
-        if is_own(pid) && found.insert(pid) {
-            left.extend(children::children(pid).unwrap_or_default());
-        }
-    }
-    found.retain(|pid| procfs::existence(*pid) == Existence::Living && !is_traced(*pid));
-    found
-}
-
-/// Whether a process has the ids of our user, and is not this one.
-fn is_own(pid: i32) -> bool {
-    let own = unix_socket::effective_user().to_string();
-    let status = Status::read(pid, pid);
-    let has_ids =
-        |status: &Status| status.get("Uid").is_some_and(|ids| ids.split_whitespace().all(|id| id == own));
-    pid != std::process::id().cast_signed() && status.is_ok_and(|status| has_ids(&status))
-}
-
-fn is_traced(pid: i32) -> bool {
-    Status::read(pid, pid)
-        .is_ok_and(|status| status.get("TracerPid").is_some_and(|tracer| tracer.trim() != "0"))
+    let is_ours = program("self").is_some_and(|own| program(&pid.to_string()) == Some(own));
+    let is_traced = || {
+        Status::read(pid, pid).is_ok_and(|status| status.get("TracerPid").is_some_and(|it| it.trim() != "0"))
+    };
+    procfs::existence(pid) == Existence::Living && !is_ours && !is_traced()
 }

@@ -216,6 +216,14 @@ pub fn wait_any() -> io::Result<(i32, i32)> {
     wait_for(-1, libc::__WALL)
 }
 
+/// The same, if one has ended: id and status.
+///
+/// # Errors
+/// ECHILD: there is none.
+pub fn wait_any_ended() -> io::Result<Option<(i32, i32)>> {
+    wait_for(-1, libc::WNOHANG | libc::__WALL).map(|ended| Some(ended).filter(|(pid, _)| *pid != 0))
+}
+
 /// waitpid(2), begun anew where a signal interrupts it: id and status; id 0 with WNOHANG: none has ended.
 pub(crate) fn wait_for(pid: i32, flags: i32) -> io::Result<(i32, i32)> {
     let mut status = 0;

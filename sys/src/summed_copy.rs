@@ -134,7 +134,7 @@ unsafe fn stripes_of(sums: &mut [u64; 8], place: *mut u8, bytes: &[u8], secret: 
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as the caller says; the processor was asked.
     unsafe {
-        if std::arch::is_x86_feature_detected!("avx2") {
+        if has_avx2() {
             vectors::by_avx2(sums, place, bytes, secret);
         } else {
             vectors::by_sse2(sums, place, bytes, secret);
@@ -153,6 +153,18 @@ unsafe fn stripes_of(sums: &mut [u64; 8], place: *mut u8, bytes: &[u8], secret: 
         // SAFETY: as the caller says.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
+}
+
+/// Whether the processor has AVX2, and images of this program need not go on where there is none: `holdfast run
+/// --cpu-baseline` tells the C library so, in words of its own (`cli/src/front/baseline.rs`).
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *HAS.get_or_init(|| {
+        let told = std::env::var_os("GLIBC_TUNABLES").unwrap_or_default();
+        let is_unwanted = told.as_encoded_bytes().windows(5).any(|word| word == b"-AVX2");
+        std::arch::is_x86_feature_detected!("avx2") && !is_unwanted
+    })
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -188,6 +188,11 @@ impl Guard {
         }
     }
 
+    /// The image of the gang whose set is under way.
+    pub fn under_way(&self) -> Option<u64> {
+        self.state.lock().now
+    }
+
     /// What is to be begun, if there is anything.
     pub fn next(&self) -> Option<Task> {
         self.state.lock().next.take()

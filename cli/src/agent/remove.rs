@@ -43,7 +43,9 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
     };
     let why_not = |epoch: Epoch| match Some(epoch) {
         Some(Epoch(number)) if needed.newest == Some(number) => Some(GANG_NEEDS.to_owned()),
-        Some(Epoch(number)) if needed.protected == Some(number) => Some(IS_PROTECTED.to_owned()),
+        Some(Epoch(number)) if [needed.protected, needed.encoded].contains(&Some(number)) => {
+            Some(IS_PROTECTED.to_owned())
+        }
         image if image == newest => Some("it is the newest image of a running job".to_owned()),
         image if image == context.restarted_from => Some("the program was restarted from it".to_owned()),
         _ => None,

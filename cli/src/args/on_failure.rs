@@ -25,6 +25,21 @@ impl OnFailure {
 
 /// Whether the parent of this process restarts what fails.
 pub fn is_supervised() -> bool {
-    let parent = std::os::unix::process::parent_id().to_string();
-    std::env::var(ENV_SUPERVISED).is_ok_and(|pid| pid == parent)
+    supervised_by().is_some_and(|(pid, _)| pid == std::os::unix::process::parent_id())
+}
+
+/// Whether it would do so once more.
+pub fn is_restarted() -> bool {
+    is_supervised() && supervised_by().is_some_and(|(_, again)| again)
+}
+
+/// What the parent says of itself, for `again`: whether it restarts this process, too, if that fails.
+pub fn supervision(again: bool) -> String {
+    format!("{}{}", std::process::id(), if again { "" } else { " last" })
+}
+
+fn supervised_by() -> Option<(u32, bool)> {
+    let text = std::env::var(ENV_SUPERVISED).ok()?;
+    let pid = text.strip_suffix(" last");
+    Some((pid.unwrap_or(&text).parse().ok()?, pid.is_none()))
 }

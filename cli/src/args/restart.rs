@@ -2,7 +2,7 @@
 
 use super::gang::GangArgs;
 use super::map_host::{MovedHost, map_host};
-use super::on_failure::is_supervised;
+use super::on_failure::is_restarted;
 use super::on_restart::OnRestart;
 use crate::completion::jobs;
 use crate::names::{ImageName, parse_image};
@@ -103,7 +103,7 @@ impl RestartArgs {
         let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
         let gpu_cache = self.gpu_cache.or(old.gpu_cache);
         let on_spot = self.on_spot.clone().unwrap_or_else(|| old.on_spot.clone());
-        let supervised = self.supervised || is_supervised();
+        let supervised = self.supervised || is_restarted();
         Settings { max_space, strict, supervised, gpu_cache, on_spot, ..self.new.apply(old) }
     }
 }

@@ -1,7 +1,7 @@
 //! `holdfast run`, and what `holdfast set` changes.
 
 use super::gang::GangArgs;
-use super::on_failure::{OnFailure, is_supervised};
+use super::on_failure::{OnFailure, is_restarted};
 use super::on_restart::OnRestart;
 use super::restart::StdioChoice;
 use crate::completion::jobs;
@@ -244,7 +244,7 @@ impl RunArgs {
             stop_signal: self.on,
             on_spot: self.on_spot.clone(),
             strict: self.strict,
-            supervised: is_supervised(),
+            supervised: is_restarted(),
             exec_after: self.exec_after.clone(),
             // With those of configuration files.
             tiers: JobTiers::default(),

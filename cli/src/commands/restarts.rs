@@ -5,7 +5,7 @@
 //! a program is ended before it is restarted; what its user has ended is not restarted; there are no more restarts than
 //! were asked for. Fails by: the end of the last child, with words why there is no further one.
 
-use crate::args::{OnFailure, RunArgs};
+use crate::args::{OnFailure, RunArgs, supervision};
 use crate::entries::{ENV_SUPERVISED, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::front::supervise::{Ending, StartState};
@@ -15,8 +15,8 @@ use crate::helper::binary;
 use crate::last_run::LastRun;
 use crate::settings::{GangChoice, Recipe, member_job};
 use crate::{file_system, leftover, log, report, same_run};
-use holdfast_sys::spawn::{self, Start};
-use holdfast_sys::{clock, fd, poll, ptrace, signals};
+use holdfast_sys::spawn::Start;
+use holdfast_sys::{attributes, clock, fd, poll, ptrace, signals};
 use holdfast_tiers::{Job, Store};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +39,8 @@ const SI_KERNEL: i32 = 0x80;
 const MOST_OF_ONE: u32 = 3;
 /// The pause before the second restart in a row from one image; twice as long before each further one.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The pause after a restart that was refused.
+const IN_THE_WAY: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A restart, as the job's folder has it: `restarts.json`.
@@ -110,16 +112,21 @@ pub fn run(args: &RunArgs, root: Option<&Path>, most: u32) -> Result<Ending, Fai
 impl Watched<'_> {
     fn run(mut self, first: Vec<OsString>) -> Result<Ending, Failure> {
         let state = StartState::take()?;
+        // What our child leaves when it ends is ours then, and no one else's.
+        attributes::adopt_orphans();
         let (mut words, mut told, mut same) = (first, Vec::<Restarted>::new(), 0);
         loop {
             let before = self.last();
-            let child = start(&state, &words)?;
+            if let Some(signal) = state.told_to_end().filter(|_| !told.is_empty()) {
+                return Ok(Ending::Program(ExitStatus::from_raw(signal)));
+            }
+            let child = start(&state, &words, told.len() < self.most as usize)?;
             leave_output();
             let status = wait(&state, child)?;
-            let Some(why) = self.failure(before.as_ref(), status, told.len()) else {
+            let Some((why, has_run)) = self.failure(before.as_ref(), status, told.len()) else {
                 return Ok(Ending::Program(status));
             };
-            self.end_what_is_left();
+            leftover::end();
             if told.len() >= self.most as usize {
                 let most = self.most;
                 let text =
@@ -143,6 +150,8 @@ impl Watched<'_> {
                 return Ok(Ending::Program(status));
             }
             let pause = if same == 0 { Duration::ZERO } else { PAUSE * 2_u32.pow(same - 1) };
+            // What is in its way may be ending, on another host, too.
+            let pause = if has_run { pause } else { pause.max(IN_THE_WAY) };
             if let Some(signal) = pause_for(&state, pause.min(LONGEST_PAUSE)) {
                 return Ok(Ending::Program(ExitStatus::from_raw(signal)));
             }
@@ -164,28 +173,30 @@ impl Watched<'_> {
         LastRun::read(&self.found()?)
     }
 
-    /// What has failed, in words; `None`: nothing, or something for which a restart is no remedy.
-    fn failure(&self, before: Option<&LastRun>, status: ExitStatus, restarts: usize) -> Option<String> {
+    /// What has failed, in words, and whether the program has run; `None`: nothing, or something for which a restart is
+    /// no remedy.
+    fn failure(
+        &self,
+        before: Option<&LastRun>,
+        status: ExitStatus,
+        restarts: usize,
+    ) -> Option<(String, bool)> {
         let (job, last) = (&self.job, self.last());
         let ran = last.filter(|last| before.is_none_or(|before| before.started_ns != last.started_ns));
         match ran {
             // Holdfast itself has failed, and has said why.
             None if restarts == 0 || status.success() || is_by_user(status) => None,
-            None => Some(format!("job {job} could not be restarted ({status})")),
-            Some(last) if last.lost => {
-                Some(format!("job {job} was ended, for its agent or its gang was lost"))
+            None => Some((format!("job {job} could not be restarted ({status})"), false)),
+            Some(last) if last.lost && !last.told => {
+                Some((format!("job {job} was ended, for its agent or its gang was lost"), true))
             }
             Some(last) if last.ended.is_some() => {
-                last.has_failed().then(|| format!("job {job} {}", last.end_text()))
+                last.has_failed().then(|| (format!("job {job} {}", last.end_text()), true))
             }
             // The front was killed.
             Some(_) if status.success() || is_by_user(status) => None,
-            Some(_) => Some(format!("the command of job {job} was lost ({status})")),
+            Some(_) => Some((format!("the command of job {job} was lost ({status})"), true)),
         }
-    }
-
-    fn end_what_is_left(&self) {
-        self.found().iter().for_each(leftover::end);
     }
 
     /// The newest image of the last run; of a gang, that of the gang.
@@ -279,7 +290,7 @@ fn is_by_user(status: ExitStatus) -> bool {
 }
 
 /// Starts the child, in the state in which we were started.
-fn start(state: &StartState, words: &[OsString]) -> Result<i32, Failure> {
+fn start(state: &StartState, words: &[OsString], again: bool) -> Result<i32, Failure> {
     let text = |word: &OsString| {
         CString::new(word.as_bytes()).map_err(|_| Failure::new(Exit::Usage, "an argument holds a NUL byte"))
     };
@@ -287,7 +298,7 @@ fn start(state: &StartState, words: &[OsString]) -> Result<i32, Failure> {
     let named = [OsString::from("holdfast")];
     let arguments = named.iter().chain(words).map(text).collect::<Result<Vec<_>, _>>()?;
     let mut environment = own_environment()?;
-    environment.push(variable(ENV_SUPERVISED, std::process::id().to_string().as_ref())?);
+    environment.push(variable(ENV_SUPERVISED, supervision(again).as_ref())?);
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {
@@ -320,9 +331,12 @@ fn wait(state: &StartState, pid: i32) -> Result<ExitStatus, Failure> {
                 let _ = ptrace::kill(pid, arrived.signal);
             }
         }
-        let ended = spawn::wait(pid, false);
-        if let Some(status) = ended.map_err(|error| Failure::system("waiting for holdfast", &error))? {
-            return Ok(status);
+        // Orphans of the program are our children as well.
+        let failed = |error| Failure::system("waiting for holdfast", &error);
+        while let Some((ended, status)) = attributes::wait_any_ended().map_err(failed)? {
+            if ended == pid {
+                return Ok(ExitStatus::from_raw(status));
+            }
         }
         poll::readable(&[state.as_fd()], None)
             .map_err(|error| Failure::system("waiting for holdfast", &error))?;

@@ -11,16 +11,15 @@ use crate::exit::{Exit, Failure};
 use crate::front_link::Tell;
 use crate::inherited_fds::{self, InheritedFd};
 use crate::last_run::{How, LastRun};
-use crate::leftover;
-use crate::report;
-use crate::settings::{Settings, signal_name};
+use crate::settings::{Recipe, Settings, signal_name};
+use crate::{report, same_run};
 use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
-use holdfast_tiers::Job;
 use holdfast_tiers::stack::TiersRecord;
+use holdfast_tiers::{ImageInfo, Job};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -273,7 +272,10 @@ impl Front<'_> {
     fn signal(&mut self, arrived: Arrived) {
         let signal = arrived.signal;
         let hangup = signal == libc::SIGHUP && arrived.code == SI_KERNEL;
-        self.run.told |= hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal);
+        // A signal that asks for an image says nothing of the end.
+        if ![self.settings.stop_signal, self.settings.signal].contains(&Some(signal)) {
+            self.run.told |= hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal);
+        }
         if signal == libc::SIGCHLD {
             // The agent is a child too: no zombie of it is left. The program is asked for in the loop.
             let _ = spawn::wait(self.agent.pid, false);
@@ -409,8 +411,12 @@ impl Front<'_> {
         if !self.settings.supervised || self.unprotected.is_some() || self.stopped.is_some() {
             return;
         }
-        // What cannot be listed may have one.
-        if self.job.images().is_ok_and(|images| images.is_empty()) {
+        // Images of an earlier run of that name are none to go on from.
+        let has_image = Recipe::read(self.job).is_ok_and(|recipe| {
+            let is_its = |image: &ImageInfo| image.broken.is_none() && same_run::is_of(image, &recipe);
+            self.job.images().is_ok_and(|images| images.iter().any(is_its))
+        });
+        if !has_image {
             return report::warn(&format!("{why}; there is no image to go on from: the program runs on"));
         }
         self.run.lost = true;
@@ -490,9 +496,6 @@ impl Front<'_> {
             (None, None) => How::of(status),
         };
         self.run.end(self.job, how);
-        if self.settings.supervised && LastRun::read(self.job).is_some_and(|run| run.has_failed()) {
-            leftover::end(self.job);
-        }
         if stopped.is_none() && LastRun::read(self.job).is_some_and(|run| run.stop_failed) {
             let name = self.job.name();
             report::warn(&format!(

@@ -359,6 +359,8 @@ pub struct Needed {
     pub newest: Option<u64>,
     /// The one that its newest protected image names: if a host is lost now, all go on from that one.
     pub protected: Option<u64>,
+    /// The one whose parity is being made: only the agent knows.
+    pub encoded: Option<u64>,
 }
 
 /// The folder that hosts share for this gang, as the store has it written down.

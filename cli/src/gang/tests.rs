@@ -292,13 +292,13 @@ fn the_newest_protected_image_is_needed() {
     for number in 1..=3 {
         folder.publish(&image(number, &[number, 10 + number])).unwrap();
     }
-    assert_eq!(of(), Needed { newest: Some(13), protected: None });
+    assert_eq!(of(), Needed { newest: Some(13), ..Needed::default() });
     protect(1, &image(1, &[1, 11]).id());
-    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11) });
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11), encoded: None });
     protect(3, "another image of this number");
-    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11) });
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(11), encoded: None });
     protect(2, &image(2, &[2, 12]).id());
-    assert_eq!(of(), Needed { newest: Some(13), protected: Some(12) });
+    assert_eq!(of(), Needed { newest: Some(13), protected: Some(12), encoded: None });
     // What cannot be read may say what it was.
     std::fs::write(folder.path().join("protected-000002"), b"x").unwrap();
     assert_eq!(of().protected, Some(12));

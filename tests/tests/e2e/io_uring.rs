@@ -91,7 +91,7 @@ fn linux_aio_comes_back_or_is_absent() {
         {
             let mut front = bed.run_command("j", options, &["/usr/bin/python3", "-c", AIO])?.spawn()?;
             let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
-            bed.until("what libaio says", PATIENCE, || bed.text("out").contains("aio"))?;
+            bed.until("what libaio says", PATIENCE, || bed.text("out").ends_with('\n'))?;
             let said = bed.text("out");
             ensure!(said == says || said == "aio: no library\n", "{options:?}: {said}");
             bed.say(&["checkpoint", "j"])?.success()?;

@@ -106,6 +106,27 @@ fn there_are_no_more_restarts_than_were_asked_for() {
     });
 }
 
+/// What is ended before a restart is what that command has started: a copy of the job has the same environment.
+#[test]
+fn a_copy_that_runs_beside_it_is_not_ended() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &["--restart-on-failure", "1"])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let mut copy = bed.holdfast(&["restart", JOB, "--name", "copy"]);
+        let mut copy = copy.stdout(bed.create("copy.out")?).stderr(bed.create("copy.err")?).spawn()?;
+        let its = bed.wait_live("copy", &mut copy)?.with_context(|| bed.text("copy.err"))?;
+        let agent = bed.agent_pid(JOB)?.context("an agent")?;
+        processes::kill(&[pid]);
+        restarted(bed, agent, "restart 1 of 1 from image 1")?;
+        ensure!(bed.pid("copy")? == Some(its), "{}", bed.text("copy.err"));
+        processes::kill(&[its]);
+        ensure!(shell_code(wait(&mut copy, PATIENCE)?) == 137, "{}", bed.text("copy.err"));
+        bed.may_end()?;
+        ensure!(shell_code(wait(&mut front, PATIENCE)?) == 0, "{}", bed.text("err"));
+        Ok(())
+    });
+}
+
 /// A host with all that runs there is gone: a spare one takes its place.
 #[test]
 fn a_spare_host_takes_the_place_of_one_that_is_lost() {
