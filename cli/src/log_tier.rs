@@ -8,6 +8,7 @@
 use crate::exit::{self, Exit, Failure};
 use holdfast_image::size::Size;
 use holdfast_streams::layout::CAPACITIES;
+use holdfast_streams::place;
 use holdfast_tiers::stack::{Place, TierSpec};
 use holdfast_tiers::tier;
 use std::ffi::OsString;
@@ -42,12 +43,12 @@ pub fn variables(log: Option<&TierSpec>) -> Result<Vec<(&'static str, OsString)>
     tier::make_log_folder(folder)
         .map_err(|error| Failure::new(exit::of_tier(&error), format!("tier {}: {error}", log.name())))?;
     let rules = [
-        ("HOLDFAST_STREAM_SIZE", log.rules.max_bytes.map(|max| max.to_string())),
-        ("HOLDFAST_STREAM_FULL", log.full.map(|full| full.text().to_owned())),
-        ("HOLDFAST_STREAM_WAIT", log.wait_s.map(|wait| wait.to_string())),
+        (place::SIZE, log.rules.max_bytes.map(|max| max.to_string())),
+        (place::FULL, log.full.map(|full| full.text().to_owned())),
+        (place::WAIT, log.wait_s.map(|wait| wait.to_string())),
     ];
     let rules = rules.into_iter().filter_map(|(name, value)| Some((name, OsString::from(value?))));
-    Ok(rules.chain([(holdfast_streams::place::FOLDER, folder.into())]).collect())
+    Ok(rules.chain([(place::FOLDER, folder.into())]).collect())
 }
 
 #[cfg(test)]

@@ -139,12 +139,15 @@ def _binary():
     return beside if os.access(beside, os.X_OK) else "holdfast"
 
 
+def _outside():
+    """The environment without what makes a process one of the job that this program may be."""
+    without = ("LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY", "HOLDFAST_MEMBER_SOCKET", "HOLDFAST_MEMBER_KEY")
+    return {name: value for name, value in os.environ.items() if name not in without}
+
+
 def _ask(*words, store=None):
     command = [_binary()] + (["--store", os.fspath(store)] if store else []) + list(words)
-    # It is no process of the job that this program may be.
-    without = ("LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY")
-    around = {name: value for name, value in os.environ.items() if name not in without}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=around)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_outside())
     try:
         answer = json.loads(done.stdout)
     except ValueError:

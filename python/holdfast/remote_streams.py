@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 
-from . import _binary
+from . import _binary, _outside
 from .streams import Arrays, Error, NotFound
 
 #: `holdfast cat`: there is no such stream, version or object.
@@ -28,10 +28,8 @@ class RemoteStream(Arrays):
         self.seek()
 
     def _command(self, *words):
-        without = ("LD_PRELOAD", "HOLDFAST_SOCKET", "HOLDFAST_KEY")
-        around = {name: value for name, value in os.environ.items() if name not in without}
         command = [_binary(), *self._from, *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=around)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_outside())
 
     def _fail(self, process, said):
         kind = NotFound if process.returncode == _EXIT_NOT_FOUND else Error

@@ -120,20 +120,8 @@ impl MappedBuffer {
     /// # Errors
     /// EINVAL.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.copy_in(at, bytes, bytes.len() >= STREAMED)
-    }
-
-    /// The same, past the caches whatever its length.
-    ///
-    /// # Errors
-    /// EINVAL.
-    pub fn write_streamed(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.copy_in(at, bytes, true)
-    }
-
-    fn copy_in(&mut self, at: u64, bytes: &[u8], past_caches: bool) -> io::Result<()> {
         let place = self.room(at, bytes.len())?;
-        let streamed = if past_caches { stream(place, bytes) } else { 0 };
+        let streamed = if bytes.len() >= STREAMED { stream(place, bytes) } else { 0 };
         // SAFETY: `place` has room for all of `bytes`, of which `streamed` are there; a caller's slice is not in the
         // mapping, to which there are no references.
         unsafe {
@@ -144,12 +132,12 @@ impl MappedBuffer {
         Ok(())
     }
 
-    /// The same, and adds them to a sum; at a multiple of 64.
+    /// As [`MappedBuffer::write`], and adds them to a sum; at a multiple of 64.
     ///
     /// # Errors
     /// EINVAL.
     pub fn write_summed(&mut self, at: u64, bytes: &[u8], sum: &mut SummedCopy) -> io::Result<()> {
-        const LINES: usize = 128;
+        const LAST: usize = 128;
         let place = self.room(at, bytes.len())?;
         if !at.is_multiple_of(64) {
             return Err(out_of_bounds());
@@ -157,7 +145,7 @@ impl MappedBuffer {
         // SAFETY: there is room, as was looked at; mappings begin at a page; a caller's slice is not in the mapping.
         unsafe { sum.add(place, bytes) };
         // Its last bytes do not pass the caches.
-        let last = bytes.len().min(LINES);
+        let last = bytes.len().min(LAST);
         self.flush(at + (bytes.len() - last) as u64, last);
         Ok(())
     }

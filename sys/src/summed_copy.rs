@@ -90,14 +90,13 @@ impl SummedCopy {
         }
         // SAFETY: there is room for what is left, too.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), place.add(body.len()), rest.len()) };
-        match bytes.len().checked_sub(STRIPE) {
-            Some(from) => self.last.copy_from_slice(&bytes[from..]),
-            None => {
-                self.last.copy_within(bytes.len().., 0);
-                self.last[STRIPE - bytes.len()..].copy_from_slice(bytes);
-            }
-        }
         self.given += bytes.len() as u64;
+        // Of all but what may be in the last stripe nothing is kept.
+        if self.len.saturating_sub(self.given) < STRIPE as u64 {
+            let kept = bytes.len().min(STRIPE);
+            self.last.copy_within(kept.., 0);
+            self.last[STRIPE - kept..].copy_from_slice(&bytes[bytes.len() - kept..]);
+        }
     }
 
     fn scramble(&mut self) {
@@ -106,15 +105,9 @@ impl SummedCopy {
         }
     }
 
-    /// The sum of all that was given; all stores are done.
+    /// The sum of all that was given. Stores may be on their way: see [`crate::mapped_buffer::MappedBuffer::set_long`].
     pub fn finish(mut self) -> u64 {
-        let last = self.last;
-        for lane in 0..8 {
-            let value = long(&last, 8 * lane);
-            let keyed = value ^ long(&SECRET, 121 + 8 * lane);
-            self.sums[lane ^ 1] = self.sums[lane ^ 1].wrapping_add(value);
-            self.sums[lane] = self.sums[lane].wrapping_add((keyed & 0xffff_ffff).wrapping_mul(keyed >> 32));
-        }
+        add_stripe(&mut self.sums, &self.last, 121);
         let mut sum = self.given.wrapping_mul(PRIME64[0]);
         for pair in 0..4 {
             let one = u128::from(self.sums[2 * pair] ^ long(&SECRET, 11 + 16 * pair));
@@ -123,6 +116,16 @@ impl SummedCopy {
         }
         sum = (sum ^ (sum >> 37)).wrapping_mul(0x1656_6791_9E37_79F9);
         sum ^ (sum >> 32)
+    }
+}
+
+/// Adds a stripe to the sums; `secret`: where in the secret its key begins.
+fn add_stripe(sums: &mut [u64; 8], stripe: &[u8], secret: usize) {
+    for lane in 0..8 {
+        let value = long(stripe, 8 * lane);
+        let keyed = value ^ long(&SECRET, secret + 8 * lane);
+        sums[lane ^ 1] = sums[lane ^ 1].wrapping_add(value);
+        sums[lane] = sums[lane].wrapping_add((keyed & 0xffff_ffff).wrapping_mul(keyed >> 32));
     }
 }
 
@@ -143,12 +146,7 @@ unsafe fn stripes_of(sums: &mut [u64; 8], place: *mut u8, bytes: &[u8], secret: 
     #[cfg(not(target_arch = "x86_64"))]
     {
         for (number, stripe) in bytes.chunks_exact(STRIPE).enumerate() {
-            for lane in 0..8 {
-                let value = long(stripe, 8 * lane);
-                let keyed = value ^ long(&SECRET, secret + 8 * number + 8 * lane);
-                sums[lane ^ 1] = sums[lane ^ 1].wrapping_add(value);
-                sums[lane] = sums[lane].wrapping_add((keyed & 0xffff_ffff).wrapping_mul(keyed >> 32));
-            }
+            add_stripe(sums, stripe, secret + 8 * number);
         }
         // SAFETY: as the caller says.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };

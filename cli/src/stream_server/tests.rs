@@ -1,7 +1,6 @@
 //! A reader and a server of streams in one process: what comes is what was put; hostile sides get an error, no more.
 
 use super::client::{Wanted, read};
-
 use super::server::accept_all;
 use super::session::Offer;
 use crate::exit::{Exit, Failure};

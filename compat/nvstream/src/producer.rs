@@ -47,23 +47,21 @@ fn options() -> Result<Options, streams::Error> {
     let wrong = |name: &str, text: String, asked: &str| {
         streams::Error::Argument(format!("{name}={text}: {asked} is asked for"))
     };
-    let capacity = match text("HOLDFAST_STREAM_SIZE") {
+    let capacity = match text(place::SIZE) {
         None => DEFAULT_SIZE,
-        Some(text) => {
-            size::parse(&text).ok_or_else(|| wrong("HOLDFAST_STREAM_SIZE", text, "a size, as 512M"))?
-        }
+        Some(text) => size::parse(&text).ok_or_else(|| wrong(place::SIZE, text, "a size, as 512M"))?,
     };
-    let wait = match text("HOLDFAST_STREAM_WAIT") {
+    let wait = match text(place::WAIT) {
         None => Duration::ZERO,
         Some(text) => match text.parse() {
             Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => return Err(wrong("HOLDFAST_STREAM_WAIT", text, "a number of seconds")),
+            Err(_) => return Err(wrong(place::WAIT, text, "a number of seconds")),
         },
     };
-    let keep = match text("HOLDFAST_STREAM_FULL").as_deref() {
+    let keep = match text(place::FULL).as_deref() {
         None | Some("drop") => false,
         Some("keep") => true,
-        Some(other) => return Err(wrong("HOLDFAST_STREAM_FULL", other.to_owned(), "drop or keep")),
+        Some(other) => return Err(wrong(place::FULL, other.to_owned(), "drop or keep")),
     };
     Ok(Options { capacity, wait, keep })
 }

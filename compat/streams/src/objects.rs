@@ -1,12 +1,14 @@
 //! What there is at a version, and where in the log: all records before, one after the other.
 //!
 //! Called by writer and reader, which [apply](Objects::apply) records in their order. Pure but for
-//! [`Object::compose`], which copies from the mapping. Invariant: an object's first link has all of it.
+//! [`Object::compose`] and [`Object::read`], which copy from the mapping. Invariant: an object's first link has all of
+//! it.
 
 use crate::layout::{self, Entry, FileHead, Kind, PAGE, Part, RecordHead};
 use holdfast_sys::mapped_buffer::MappedBuffer;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::io;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Some of an object, in one record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,6 +92,24 @@ impl Object {
         Ok(())
     }
 
+    /// Its bytes, checked. `None`: those of one link have another checksum.
+    ///
+    /// # Errors
+    /// EINVAL: the log does not hold what was found there.
+    pub fn read(&self, map: &MappedBuffer, file: &FileHead) -> io::Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; usize::try_from(self.size).unwrap_or(0)];
+        let mut data = Vec::new();
+        for link in &self.links {
+            data.resize(usize::try_from(self.data_len(link)).unwrap_or(0), 0);
+            map.read(file.place(link.data), &mut data)?;
+            if xxh3_64(&data) != link.sum {
+                return Ok(None);
+            }
+            spread(&data, &link.part.ranges(self.size), &mut bytes)?;
+        }
+        Ok(Some(bytes))
+    }
+
     /// The position of the newest content of each of its pages.
     pub fn pages(&self) -> Vec<u64> {
         let mut pages = vec![0; usize::try_from(self.size.div_ceil(PAGE)).unwrap_or(0)];
@@ -110,7 +130,7 @@ impl Object {
 ///
 /// # Errors
 /// EINVAL: there are too few, or they do not belong there.
-pub fn spread(data: &[u8], ranges: &[(u64, u64)], into: &mut [u8]) -> io::Result<()> {
+fn spread(data: &[u8], ranges: &[(u64, u64)], into: &mut [u8]) -> io::Result<()> {
     let mut rest = data;
     for (from, to) in ranges {
         let place = slice(into, *from, to - from)?;

@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::layout::{self, FileHead, HEAD_AT, Kind, RING_AT};
-use crate::objects::{self, Object, Objects};
+use crate::objects::{Object, Objects};
 use crate::place::Place;
 use crate::writer::{check_len, read_head};
 use crate::{locks, record};
@@ -18,7 +18,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Between two looks for a version: at first, at most.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -152,6 +151,8 @@ impl Reader {
     fn rewind(&mut self) -> Result<(Vec<Version>, u64), Error> {
         self.own()?;
         let first = self.hold_first()?;
+        // Before the records are: a word that is there by now commits one.
+        let is_new = record::is_new(&self.map, &self.head, first).map_err(|why| self.failed(why))?;
         let mut versions = Vec::new();
         let mut objects = Objects::default();
         let mut next = first;
@@ -161,6 +162,10 @@ impl Reader {
             if matches!(found.head.kind, Kind::Put | Kind::All) {
                 versions.push(of_record(&found.head));
             }
+        }
+        if first == 0 && next == 0 && !is_new {
+            let why = "its oldest record is not there".to_owned();
+            return Err(Error::NotALog { path: self.path.clone(), why });
         }
         // What comes later tells whether something of a version was before the oldest record.
         self.from = objects.whole_from().unwrap_or(u64::MAX);
@@ -327,19 +332,8 @@ impl Reader {
     /// # Errors
     /// There is no such object; its bytes are damaged.
     pub fn read(&self, key: &str) -> Result<Vec<u8>, Error> {
-        let object = self.object(key)?;
-        let mut bytes = vec![0; usize::try_from(object.size).unwrap_or(0)];
-        let mut data = Vec::new();
-        for link in &object.links {
-            data.resize(usize::try_from(object.data_len(link)).unwrap_or(0), 0);
-            self.map.read(self.head.place(link.data), &mut data).map_err(|why| self.failed(why))?;
-            if xxh3_64(&data) != link.sum {
-                return Err(Error::Damaged { version: self.version() });
-            }
-            objects::spread(&data, &link.part.ranges(object.size), &mut bytes)
-                .map_err(|why| self.failed(why))?;
-        }
-        Ok(bytes)
+        let read = self.object(key)?.read(&self.map, &self.head).map_err(|why| self.failed(why))?;
+        read.ok_or_else(|| Error::Damaged { version: self.version() })
     }
 
     /// Bytes of the ring.

@@ -4,6 +4,7 @@
 
 use crate::layout::{self, Entry, FileHead, RECORD_HEAD, RecordHead};
 use holdfast_sys::mapped_buffer::MappedBuffer;
+use std::io;
 
 /// One record.
 #[derive(Clone, Debug)]
@@ -25,4 +26,10 @@ pub(crate) fn read(map: &MappedBuffer, file: &FileHead, position: u64) -> Option
         return None;
     }
     Some(Record { head, entries: layout::parse_table(&head, &table)? })
+}
+
+/// Whether nothing was ever committed at the beginning of a log: the word there is 0 only until it was, and no commit
+/// word is 0.
+pub(crate) fn is_new(map: &MappedBuffer, file: &FileHead, first: u64) -> io::Result<bool> {
+    Ok(first == 0 && map.long(file.place(0))? == 0)
 }

@@ -144,8 +144,9 @@ impl Writer {
             if need > self.free() {
                 return Err(Error::TooSmall { need: capacity - self.free() + need, capacity });
             }
-            let mut bytes = vec![0; usize::try_from(object.size).unwrap_or(0)];
-            object.compose(&self.map, &self.head, 0, &mut bytes).map_err(|why| self.failed(why))?;
+            // What is damaged would get a right checksum.
+            let read = object.read(&self.map, &self.head).map_err(|why| self.failed(why))?;
+            let bytes = read.ok_or_else(|| self.damaged("an object of its newest version is damaged"))?;
             self.append_carried(&key, &bytes)?;
         }
         Ok(())

@@ -140,7 +140,8 @@ impl Writer {
             self.objects.apply(&found.head, found.entries);
             self.tail = end;
         }
-        if self.tail == self.first && self.first > 0 || self.objects.whole_from().is_none() {
+        let is_new = record::is_new(&self.map, &self.head, self.first).map_err(|why| self.failed(why))?;
+        if self.tail == self.first && !is_new || self.objects.whole_from().is_none() {
             return Err(self.damaged("its oldest record is not there"));
         }
         Ok(())
@@ -302,20 +303,20 @@ impl Writer {
 
     /// Copies what a record has of an object; says the checksum.
     fn copy_in(&mut self, place: u64, entry: &Entry, bytes: &[u8]) -> Result<u64, Error> {
-        let len = entry.data_len();
+        let piece = |(from, to): (u64, u64)| {
+            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
+            bytes.get(range).unwrap_or_default()
+        };
+        let (len, ranges) = (entry.data_len(), entry.part.ranges(entry.size));
         if len < summed_copy::LEAST {
             // So few are in one piece, or there are none.
-            let (from, to) = entry.part.ranges(entry.size).first().copied().unwrap_or_default();
-            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-            let bytes = bytes.get(range).unwrap_or_default();
+            let bytes = ranges.first().copied().map_or(&[][..], piece);
             self.map.write(place, bytes).map_err(|why| self.failed(why))?;
             return Ok(xxh3_64(bytes));
         }
         let mut sum = SummedCopy::of(len);
         let mut place = place;
-        for (from, to) in entry.part.ranges(entry.size) {
-            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-            let bytes = bytes.get(range).unwrap_or_default();
+        for bytes in ranges.into_iter().map(piece) {
             self.map.write_summed(place, bytes, &mut sum).map_err(|why| self.failed(why))?;
             place += bytes.len() as u64;
         }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use holdfast_streams::Error;
-use holdfast_streams::layout::{Kind, PAGE};
+use holdfast_streams::layout::{Kind, PAGE, RING_AT};
 use holdfast_streams::place::Place;
 use holdfast_streams::reader::Reader;
 use holdfast_streams::writer::{Changed, Options, Source, Writer};
@@ -168,4 +168,45 @@ fn what_a_record_lost_is_damage_and_a_word_that_does_not_fit_is_the_end() {
     assert_eq!(put(&mut writer, 2).unwrap(), 2);
     reader.seek(0).unwrap();
     assert!(reader.version() == 2 && reader.read("field").unwrap() == contents(2));
+}
+
+#[test]
+fn a_log_whose_first_record_is_damaged_is_no_new_one() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    (1..=2).for_each(|version| assert_eq!(put(&mut writer, version).unwrap(), version));
+    drop(writer);
+    // The version that its head says.
+    let file = File::options().write(true).open(place.path()).unwrap();
+    file.write_all_at(&[7], RING_AT + 24).unwrap();
+    let ring = || std::fs::read(place.path()).unwrap().split_off(RING_AT as usize);
+    let before = ring();
+    for error in [Writer::open(&place, options()).err(), Reader::open(&place, "").err()] {
+        assert!(matches!(error, Some(Error::NotALog { .. })), "{error:?}");
+    }
+    assert!(ring() == before);
+}
+
+#[test]
+fn what_is_damaged_is_not_carried_as_if_it_were_right() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    let (old, field) = (vec![3; PAGE as usize], contents(1));
+    let source = |key, bytes| [Source { key, bytes, changed: Changed::All }];
+    writer.put(Kind::Put, &source("old", &old[..])).unwrap();
+    // Somewhere in its data, which are behind the head and the table.
+    let file = File::options().write(true).open(place.path()).unwrap();
+    file.write_all_at(&[9], RING_AT + PAGE / 2).unwrap();
+    let error = loop {
+        match writer.put(Kind::Put, &source("field", &field[..])) {
+            Ok(version) => assert!(version < 100, "it was carried"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NotALog { .. }), "{error}");
+    let mut reader = Reader::open(&place, "test").unwrap();
+    reader.seek(0).unwrap();
+    assert!(matches!(reader.read("old"), Err(Error::Damaged { .. })));
 }
