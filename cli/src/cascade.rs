@@ -69,7 +69,7 @@ pub fn start(
         folder: tiers::folder(job.name(), &recipe.id),
         tiers: home.into_iter().chain(lower.iter().cloned()).collect(),
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
-        pinned: Pinned { restarted_from, run_before: recipe.earlier.kept(), ..Pinned::default() },
+        pinned: Pinned { restarted_from, run_before: recipe.earlier.kept() },
         open: Arc::new(move |spec: &TierSpec| tiers::open_of_job(spec, &TiersRecord::read(&of_record))),
         pack: recipe.settings.compress != Compression::By(Codec::Raw),
         on_thread: low_priority,

@@ -124,11 +124,7 @@ impl JobContext {
 
     /// Images that stay while this run goes on.
     pub fn pinned(&self) -> Pinned {
-        Pinned {
-            restarted_from: self.restarted_from.map(|epoch| epoch.0),
-            run_before: self.earlier.kept(),
-            ..Pinned::default()
-        }
+        Pinned { restarted_from: self.restarted_from.map(|epoch| epoch.0), run_before: self.earlier.kept() }
     }
 
     /// What the restart has mapped of its image.

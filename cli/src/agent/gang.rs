@@ -211,11 +211,8 @@ pub fn restarted(
 /// They are not known: then nothing may be removed.
 pub fn needed(context: &JobContext) -> Result<Needed, Failure> {
     let Some(gang) = &context.gang else { return Ok(Needed::default()) };
-    let member = gang.seat.place().member;
-    let under_way = gang.guard.as_ref().and_then(|guard| guard.under_way());
-    let under_way = under_way.map(|image| gang.folder.image(image)).transpose()?;
-    let encoded = under_way.and_then(|image| image.part_of(member));
-    Ok(Needed { encoded, ..gang.folder.needed_of(member)? })
+    let encoded = gang.guard.as_ref().and_then(|guard| guard.under_way());
+    Ok(Needed { encoded, ..gang.folder.needed_of(gang.seat.place().member)? })
 }
 
 /// Tells the other members that this one has no image, and says whose fault it is.

@@ -47,6 +47,8 @@ pub struct Task {
 struct State {
     /// The image whose set is under way, until all have said how it went.
     now: Option<u64>,
+    /// The number of this member's part in it.
+    own: Option<u64>,
     /// What is to be begun.
     next: Option<Task>,
     /// Of the leader: what members have said of theirs.
@@ -151,7 +153,7 @@ impl Guard {
         };
         let mut state = self.state.lock();
         state.is_last |= is_last;
-        state.now = Some(image);
+        (state.now, state.own) = (Some(image), plan.file.own().map(|own| own.epoch));
         if place.is_leader() {
             let (protection, groups) = (plan.protection, plan.groups.clone());
             state.record = Some(Protected::new(&place.name, image, set, protection, groups));
@@ -188,9 +190,10 @@ impl Guard {
         }
     }
 
-    /// The image of the gang whose set is under way.
+    /// This member's image whose parity is being made.
     pub fn under_way(&self) -> Option<u64> {
-        self.state.lock().now
+        let state = self.state.lock();
+        state.own.filter(|_| state.now.is_some())
     }
 
     /// What is to be begun, if there is anything.

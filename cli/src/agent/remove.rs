@@ -6,7 +6,6 @@
 use super::context::JobContext;
 use super::events::{Event, Reporter};
 use super::gang;
-use crate::gang::folder::{GANG_NEEDS, IS_PROTECTED};
 use holdfast_image::Epoch;
 use holdfast_image::control::Reply;
 use holdfast_tiers::stack::Cascade;
@@ -42,10 +41,7 @@ fn remove(context: &JobContext, images: &[Epoch]) -> Reply {
         Err(failure) => return Reply::Error { message: failure.message },
     };
     let why_not = |epoch: Epoch| match Some(epoch) {
-        Some(Epoch(number)) if needed.newest == Some(number) => Some(GANG_NEEDS.to_owned()),
-        Some(Epoch(number)) if [needed.protected, needed.encoded].contains(&Some(number)) => {
-            Some(IS_PROTECTED.to_owned())
-        }
+        _ if needed.why(epoch.0).is_some() => needed.why(epoch.0).map(str::to_owned),
         image if image == newest => Some("it is the newest image of a running job".to_owned()),
         image if image == context.restarted_from => Some("the program was restarted from it".to_owned()),
         _ => None,

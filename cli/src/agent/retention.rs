@@ -26,8 +26,8 @@ pub fn apply_at_the_end(context: &JobContext) {
 }
 
 fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
-    let (pinned, encoded) = match gang::needed(context) {
-        Ok(needed) => (Pinned { gang: needed.newest, protected: needed.protected, ..pinned }, needed.encoded),
+    let needed = match gang::needed(context) {
+        Ok(needed) => needed,
         Err(error) => return tracing::warn!("no image is deleted, for the gang may need it: {error}"),
     };
     let settings = context.settings();
@@ -44,7 +44,7 @@ fn with(context: &JobContext, newest: Epoch, pinned: Pinned) {
     let good = || images.iter().filter(|image| image.broken.is_none());
     let dates = good().map(|image| (image.epoch.0, image.created_ns)).collect();
     let of_days = settings.keep_daily.map_or_else(BTreeSet::new, |days| newest_of_days(&dates, days));
-    let stays = |number: u64| pinned.has(number) || encoded == Some(number) || of_days.contains(&number);
+    let stays = |number: u64| pinned.has(number) || needed.why(number).is_some() || of_days.contains(&number);
     let goes: Vec<Epoch> = match &context.cascade {
         Some(cascade) => beyond_tiers(context, cascade, &rules, &stays),
         None => {

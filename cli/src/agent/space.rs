@@ -52,7 +52,7 @@ fn make_room(context: &JobContext, missing: u64) -> bool {
     let stays = |held: &&Held| {
         newest.is_none_or(|newest| held.number >= newest)
             || context.restarted_from == Some(Epoch(held.number))
-            || [needed.newest, needed.protected, needed.encoded].contains(&Some(held.number))
+            || needed.why(held.number).is_some()
     };
     let (stays, may_go): (Vec<&Held>, Vec<&Held>) = survey.versions.iter().partition(stays);
     let needed: BTreeSet<_> = stays.iter().flat_map(|held| &held.parts).collect();

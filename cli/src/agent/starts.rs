@@ -25,16 +25,14 @@ pub struct Starts {
     pub wanted: VecDeque<Wanted>,
     /// The member that is being started.
     pub under_way: Option<(u32, Arc<Ssh>)>,
-    begun: Option<u64>,
-    count: u64,
+    last: u64,
 }
 
 impl Starts {
     /// What tells the next start from all others, those of agents before included.
     pub fn next(&mut self) -> u64 {
-        let begun = *self.begun.get_or_insert_with(clock::realtime_ns);
-        self.count += 1;
-        begun.wrapping_add(self.count)
+        self.last = clock::realtime_ns().max(self.last + 1);
+        self.last
     }
 
     /// Whether a member is being started.

@@ -35,7 +35,11 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     }
     let record = crate::names::record_of(&image)?;
     let last_restart = LastRestart::read(&job);
-    let gang = gang_list::part_of(&store, &job, image.epoch())?;
+    // The image is there, whatever the gang's folder says.
+    let gang = gang_list::part_of(&store, &job, image.epoch()).unwrap_or_else(|failure| {
+        report::warn(&format!("the gang of job {}: {failure}", job.name()));
+        None
+    });
     if json {
         return report::print_json(
             "image",

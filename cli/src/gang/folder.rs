@@ -333,12 +333,13 @@ impl GangFolder {
     pub fn needed_of(&self, member: u32) -> Result<Needed, Failure> {
         let (mut needed, images) = (Needed::default(), self.images()?);
         let Some(newest) = images.last() else { return Ok(needed) };
-        needed.newest = self.image(*newest)?.part_of(member);
+        let last = self.image(*newest)?;
+        needed.newest = last.part_of(member);
         for (number, protected) in self.protections()?.into_iter().rev() {
             if !images.contains(&number) {
                 continue;
             }
-            let image = self.image(number)?;
+            let image = if number == *newest { last.clone() } else { self.image(number)? };
             // What is written down of it may be damaged: it counts.
             if protected.is_err() || protected.is_ok_and(|one| one.set == image.id()) {
                 needed.protected = image.part_of(member);
@@ -361,6 +362,16 @@ pub struct Needed {
     pub protected: Option<u64>,
     /// The one whose parity is being made: only the agent knows.
     pub encoded: Option<u64>,
+}
+
+impl Needed {
+    /// Why this image stays, if it does.
+    pub fn why(&self, number: u64) -> Option<&'static str> {
+        if self.newest == Some(number) {
+            return Some(GANG_NEEDS);
+        }
+        [self.protected, self.encoded].contains(&Some(number)).then_some(IS_PROTECTED)
+    }
 }
 
 /// The folder that hosts share for this gang, as the store has it written down.

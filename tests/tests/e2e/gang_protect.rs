@@ -339,6 +339,29 @@ fn dies(bed: &Bed, faulty: usize, fault: &str) -> Result<()> {
     fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])
 }
 
+/// What is written down of a protection is damaged: its set stays until a newer one is whole.
+#[test]
+fn a_set_whose_record_is_damaged_is_not_given_up() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Ordinary, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let options = ["--protect", "partner", "--keep", "1"];
+        let mut fronts = fleet.start_with_fault(&options, 1, "guard-group:2")?;
+        protected_images(&fleet, 1)?;
+        fs::write(fleet.folder().join(GANG).join("protected-000001"), b"x")?;
+        let agent = fleet.agent(1)?;
+        fleet.say(fleet.on[0], &["checkpoint", GANG])?;
+        bed.until("its death", PATIENCE, || processes::state(agent).is_none_or(|state| state == 'Z'))?;
+        fleet.kill(&mut fronts)?;
+        let files = set_files(&fleet, 0);
+        ensure!(files.iter().any(|file| file == "group-000001"), "it went too early: {files:?}");
+        fleet.wipe(1)?;
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &fleet.folder().display().to_string()])
+    });
+}
+
 /// The image that ends the programs is protected as well, before the agents leave.
 #[test]
 fn the_last_image_is_protected_before_the_agents_end() {

@@ -15,6 +15,7 @@ use crate::workers;
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -87,11 +88,53 @@ pub(super) fn own_entry(
     Ok(Err(problem))
 }
 
+/// Keeps the first error that tells nothing of the bytes: elsewhere it is a [`Problem`] like others.
+struct Seen<'a>(&'a dyn Blob, Mutex<Option<TierError>>);
+
+impl Blob for Seen<'_> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        self.0.read_at(offset, buffer).inspect_err(|error| {
+            if !error.is_damage() {
+                self.1.lock().get_or_insert_with(|| error.again());
+            }
+        })
+    }
+
+    fn mapping(&self) -> Option<(&File, u64)> {
+        self.0.mapping()
+    }
+}
+
 /// Whether a segment is as it was written, by what it says of itself.
+///
+/// # Errors
+/// It cannot be read: that says nothing of it.
 pub(crate) fn is_intact(blob: &dyn Blob, epoch: Epoch, number: u32) -> Result<bool, TierError> {
+    let seen = Seen(blob, Mutex::new(None));
+    let is_intact = own_problems(&seen, epoch, number, &|_| ())?.is_empty();
+    match seen.1.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(is_intact),
+    }
+}
+
+/// What is wrong with a segment, by what it says of itself.
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn own_problems(
+    blob: &dyn Blob,
+    epoch: Epoch,
+    number: u32,
+    passed: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Problem>, TierError> {
     match own_entry(blob, epoch, number)? {
-        Ok(entry) => Ok(check(blob, &entry, &[], &|_| ())?.is_empty()),
-        Err(_) => Ok(false),
+        Ok(entry) => check(blob, &entry, &[], passed),
+        Err(problem) => Ok(vec![problem]),
     }
 }
 
@@ -325,4 +368,39 @@ fn pad(into: &mut dyn BlobWriter, at: &mut u64, until: u64) -> Result<(), TierEr
         *at += now;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Cannot be read.
+    struct Unread(fn() -> TierError);
+
+    impl Blob for Unread {
+        fn len(&self) -> u64 {
+            1 << 20
+        }
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), TierError> {
+            Err((self.0)())
+        }
+        fn mapping(&self) -> Option<(&File, u64)> {
+            None
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_damaged() {
+        let denied = || TierError::Denied { object: "x".into(), why: "y".into() };
+        assert!(is_intact(&Unread(denied), Epoch(1), 0).is_err());
+        let stale = || TierError::Io {
+            object: "x".into(),
+            call: "read",
+            source: std::io::Error::from_raw_os_error(libc::ESTALE),
+        };
+        assert!(is_intact(&Unread(stale), Epoch(1), 0).is_err());
+        let short = || TierError::Short { object: "x".into(), len: 7 };
+        assert!(!is_intact(&Unread(short), Epoch(1), 0).unwrap());
+    }
 }

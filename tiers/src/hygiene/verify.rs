@@ -361,10 +361,7 @@ impl Look<'_> {
             if wanted.contains_key(&(epoch.0, number)) {
                 continue;
             }
-            let problems = match segment::own_entry(&*blob, epoch, number)? {
-                Ok(entry) => segment::check(&*blob, &entry, &[], self.options.passed)?,
-                Err(problem) => vec![problem],
-            };
+            let problems = segment::own_problems(&*blob, epoch, number, self.options.passed)?;
             if let Some(problem) = problems.into_iter().next() {
                 return bad(problem);
             }
@@ -384,10 +381,7 @@ impl Look<'_> {
             }
             Ok(blob) => blob,
         };
-        let problems = match segment::own_entry(&*blob, epoch, number)? {
-            Ok(entry) => segment::check(&*blob, &entry, &[], self.options.passed)?,
-            Err(problem) => vec![problem],
-        };
+        let problems = segment::own_problems(&*blob, epoch, number, self.options.passed)?;
         self.found.unneeded.push((file.clone(), len));
         for problem in problems.into_iter().take(segment::MOST_PROBLEMS) {
             self.finding(&file, problem, BTreeSet::new());

@@ -36,17 +36,12 @@ pub struct Pinned {
     pub restarted_from: Option<u64>,
     /// The first and the last number of an earlier run that did not come to its end.
     pub run_before: Option<(u64, u64)>,
-    /// The one that the newest image of its gang names.
-    pub gang: Option<u64>,
-    /// The one that the newest protected image of its gang names.
-    pub protected: Option<u64>,
 }
 
 impl Pinned {
     /// Whether this version is one of them.
     pub fn has(&self, number: u64) -> bool {
         self.restarted_from == Some(number)
-            || [self.gang, self.protected].contains(&Some(number))
             || self.run_before.is_some_and(|(first, last)| (first..=last).contains(&number))
     }
 }

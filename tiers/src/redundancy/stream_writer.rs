@@ -174,8 +174,7 @@ fn is_there(blob: &dyn Blob, at: u64, bytes: &[u8]) -> Result<bool, StoreError> 
     let mut there = vec![0; bytes.len()];
     match blob.read_at(at, &mut there) {
         Ok(()) => Ok(there == bytes),
-        // A bad block of a disk is damage.
-        Err(TierError::Damaged { .. } | TierError::Short { .. } | TierError::Io { .. }) => Ok(false),
+        Err(error) if error.is_damage() => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

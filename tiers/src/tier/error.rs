@@ -107,6 +107,17 @@ impl TierError {
         }
     }
 
+    /// Whether it tells of the bytes of a blob, a bad block of a disk included; else of who reads, or of the way there.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            TierError::Damaged { .. } | TierError::Short { .. } => true,
+            TierError::Io { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::EIO | libc::EBADMSG))
+            }
+            _ => false,
+        }
+    }
+
     /// The same error for who asks again.
     pub(crate) fn again(&self) -> TierError {
         let object = |object: &String| object.clone();

@@ -58,6 +58,12 @@ impl Known<'_> {
     fn sets(&self) -> BTreeSet<&String> {
         self.records.values().flatten().map(|one| &one.set).collect()
     }
+
+    /// Whether this may be one: what is written down of it may be damaged.
+    fn may_be(&self, file: &GroupFile) -> bool {
+        let record = self.records.get(&file.image);
+        record.is_some_and(|one| one.as_ref().map_or(true, |one| one.set == file.set))
+    }
 }
 
 /// Looks what of a member's images is protected. Writes the head of the new image, of which this is the manifest.
@@ -81,13 +87,15 @@ pub fn look(
     let mut there = Vec::new();
     for set in &all {
         let Ok(file) = &set.file else { continue };
-        if !ids.contains(&file.set) {
+        if !known.may_be(file) {
             continue;
         }
-        match lacks(job, set) {
-            Err(why @ SetProblem::Unseen(_)) => return Err(why.to_string()),
-            Err(why) => drop(broken.insert(file.set.clone(), why.to_string())),
-            Ok(()) => drop(broken.remove(&file.set)),
+        if ids.contains(&file.set) {
+            match lacks(job, set) {
+                Err(why @ SetProblem::Unseen(_)) => return Err(why.to_string()),
+                Err(why) => drop(broken.insert(file.set.clone(), why.to_string())),
+                Ok(()) => drop(broken.remove(&file.set)),
+            }
         }
         there.push((set.number, file, covered(file)));
     }
@@ -101,7 +109,8 @@ pub fn look(
         needs.extend(there.iter().filter(needed).map(|(_, file, _)| file.set.clone()));
     }
     let table = tables.get(&epoch.0).cloned().flatten().ok_or("the manifest of its image cannot be read")?;
-    let is_whole = |set: &String| !broken.contains_key(set) && !known.broken.contains(set);
+    let is_whole =
+        |set: &String| ids.contains(set) && !broken.contains_key(set) && !known.broken.contains(set);
     let head = put_head(job, lock, epoch, manifest).map_err(failed)?;
     let (mut files, mut image_needs) = (vec![head], BTreeSet::new());
     for (key, segment) in table {
