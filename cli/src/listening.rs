@@ -5,6 +5,8 @@
 //! an error before it listens; later only connections fail.
 
 use crate::exit::{Exit, Failure};
+use holdfast_sys::local_addresses;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -15,13 +17,26 @@ use std::time::Duration;
 /// The pause after an error of accept(2) that passes: EMFILE, ENOMEM.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// At all addresses of this host, at a free port.
+/// At all addresses of this host, at a free port. That is none of those which the kernel gives to sockets, as long as
+/// there are others: a program may get sockets back at these at its restart.
 ///
 /// # Errors
 /// It cannot.
 pub fn anywhere() -> io::Result<TcpListener> {
+    /// So many others are tried.
+    const TRIES: u32 = 8;
     // A host without version 6 has the other one.
-    TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))
+    let at = |port: u16| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    (0..TRIES).find_map(|_| at(port_of_none()?).ok()).map_or_else(|| at(0), Ok)
+}
+
+/// A port below those that the kernel gives, any of them.
+fn port_of_none() -> Option<u16> {
+    /// Below it are those of well known servers.
+    const LEAST: u16 = 10_000;
+    let below = u16::try_from(local_addresses::ports_of_connections()?.0).ok()?.checked_sub(LEAST)?;
+    let any = RandomState::new().build_hasher().finish().checked_rem(below.into())?;
+    Some(LEAST + u16::try_from(any).ok()?)
 }
 
 /// Where an option says it.
@@ -107,6 +122,9 @@ mod tests {
         let why = at("--gang-listen", "x").unwrap_err();
         assert!(why.exit == Exit::Usage && why.message.starts_with("--gang-listen x: "), "{why}");
         assert!(at("--listen", "192.0.2.1:0").is_err());
-        assert!(anywhere().is_ok());
+        let (first, last) = local_addresses::ports_of_connections().unwrap();
+        let given = first..=last;
+        let port = || u32::from(anywhere().unwrap().local_addr().unwrap().port());
+        assert!(first < 11_000 || (0..8).all(|_| !given.contains(&port())), "{given:?}");
     }
 }

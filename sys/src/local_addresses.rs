@@ -1,9 +1,10 @@
 //! The addresses of a network namespace, as two tables of /proc/PID/net tell of them. No process may ask another
 //! namespace than its own (getifaddrs(3)); the tables are those of any process.
 //!
-//! Called for what a restart could not give a namespace, and for where others may reach this host. Pure. How it fails:
-//! what is not understood is left out.
+//! Called for what a restart could not give a namespace, for where others may reach this host, and for ports that the
+//! kernel gives. How it fails: what is not understood is left out.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// All of them, those of version 4 first, some perhaps twice. `trie`: the text of fib_trie; an address is behind "|--",
@@ -22,6 +23,13 @@ pub fn of_tables(trie: &str, six: &str) -> Vec<IpAddr> {
         .filter_map(|line| u128::from_str_radix(line.split_whitespace().next()?, 16).ok())
         .map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)));
     four.chain(six).collect()
+}
+
+/// The first and the last port that the kernel gives to sockets by itself (ip(7), `ip_local_port_range`).
+pub fn ports_of_connections() -> Option<(u32, u32)> {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut range = range.split_whitespace().map(str::parse::<u32>);
+    Some((range.next()?.ok()?, range.next()?.ok()?))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::rebuild::error::RebuildError;
 use holdfast_image::record::SocketRecord;
-use holdfast_sys::socket;
+use holdfast_sys::{local_addresses, socket};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,9 +66,7 @@ pub fn bind_when_connected(made: &OwnedFd, address: &[u8]) -> bool {
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
     let bind = || {
         let port = u32::from(u16::from_be_bytes(address.get(2..4)?.try_into().ok()?));
-        let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
-        let mut range = range.split_whitespace().map(str::parse::<u32>);
-        let (low, high) = (range.next()?.ok()?, range.next()?.ok()?);
+        let (low, high) = local_addresses::ports_of_connections()?;
         if !(low..=high).contains(&port) {
             return None;
         }
