@@ -21,6 +21,9 @@ const NAME: &str = "run.json";
 /// Longer ones are not ours: bytes.
 const LONGEST: u64 = 64 << 10;
 
+/// With these users end programs.
+pub const BY_USERS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+
 /// How a program has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -143,7 +146,6 @@ impl LastRun {
 
     /// Whether it has ended, and not as its program or its user wanted. Shells add 128 to a signal.
     pub fn has_failed(&self) -> bool {
-        const BY_USERS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
         let by_user = |signal: i32| BY_USERS.contains(&signal);
         match self.ended.map(|ended| ended.how) {
             None => false,

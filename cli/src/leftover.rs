@@ -8,8 +8,6 @@
 
 use holdfast_sys::procfs::{self, Existence, Status};
 use holdfast_sys::{attributes, children, ptrace};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,9 +20,9 @@ pub fn end() {
     let begun = Instant::now();
     loop {
         while matches!(attributes::wait_any_ended(), Ok(Some(_))) {}
-        let own = children::children(std::process::id().cast_signed()).unwrap_or_default();
-        let left: Vec<i32> = own.into_iter().filter(|pid| is_left(*pid)).collect();
-        if left.is_empty() || begun.elapsed() > ENDING {
+        let own = children::all_children(&[std::process::id().cast_signed()], ENDING);
+        let left: Vec<i32> = own.iter().flatten().copied().filter(|pid| is_left(*pid)).collect();
+        if own.is_ok() && left.is_empty() || begun.elapsed() > ENDING {
             return;
         }
         for pid in left {
@@ -35,13 +33,6 @@ pub fn end() {
 }
 
 fn is_left(pid: i32) -> bool {
-    let program = |process: &str| {
-        let file = fs::metadata(format!("/proc/{process}/exe")).ok()?;
-        Some((file.dev(), file.ino()))
-    };
-    let is_ours = program("self").is_some_and(|own| program(&pid.to_string()) == Some(own));
-    let is_traced = || {
-        Status::read(pid, pid).is_ok_and(|status| status.get("TracerPid").is_some_and(|it| it.trim() != "0"))
-    };
-    procfs::existence(pid) == Existence::Living && !is_ours && !is_traced()
+    let is_traced = || Status::read(pid, pid).is_ok_and(|status| status.tracer().is_some());
+    procfs::existence(pid) == Existence::Living && !is_traced() && !procfs::executes_own(pid)
 }

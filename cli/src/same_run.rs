@@ -4,10 +4,12 @@
 //! A job of one name may be started afresh any number of times; each start is a run. Its images have the time of that
 //! start. Used by `run`, `restart`, `list` and the agent.
 
-use crate::settings::Recipe;
+use crate::exit::Failure;
+use crate::gang::choice;
+use crate::settings::{GangPlace, Recipe};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_tiers::ImageInfo;
+use holdfast_tiers::{ImageInfo, Job};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,19 @@ pub fn is_of(image: &ImageInfo, recipe: &Recipe) -> bool {
         0 => image.created_ns >= recipe.created_ns,
         run_ns => run_ns == recipe.created_ns,
     }
+}
+
+/// The newest image that its last run can go on from; of a member of a gang, that of the gang.
+///
+/// # Errors
+/// What there is of it cannot be read.
+pub fn newest(job: &Job, gang: Option<&GangPlace>) -> Result<Option<u64>, Failure> {
+    if let Some(place) = gang {
+        return choice::newest(job, place);
+    }
+    let (recipe, images) = (Recipe::read(job)?, job.images()?);
+    let is_its = |image: &&ImageInfo| image.broken.is_none() && is_of(image, &recipe);
+    Ok(images.iter().rev().find(is_its).map(|image| image.epoch.0))
 }
 
 /// The recipe of a job that goes on from an image of any of its runs: that run's.

@@ -180,7 +180,7 @@ type Looked = (Vec<Found>, Vec<String>);
 /// the agent's.
 fn pause(pid: i32) {
     let begun = Instant::now();
-    let is_ours = |(_, status): &(i32, Status)| refuse::tracer(status).is_some_and(refuse::is_own_thread);
+    let is_ours = |(_, status): &(i32, Status)| status.tracer().is_some_and(refuse::is_own_thread);
     loop {
         thread::sleep(PAUSE);
         let stopped = threads(pid).is_ok_and(|all| all.iter().any(is_ours));
@@ -373,7 +373,7 @@ fn threads(pid: i32) -> io::Result<Vec<(i32, Status)>> {
 
 /// A debugger at the process, or at single threads of it.
 fn traced(pid: i32, threads: &[(i32, Status)]) -> Vec<Refusal> {
-    let foreign = |status: &Status| refuse::tracer(status).filter(|&tracer| !refuse::is_own_thread(tracer));
+    let foreign = |status: &Status| status.tracer().filter(|&tracer| !refuse::is_own_thread(tracer));
     let of_process = threads.iter().find(|(tid, _)| *tid == pid).and_then(|(_, status)| foreign(status));
     let of_process = of_process.map(|tracer| refuse::traced(pid, tracer));
     let of_threads = threads.iter().filter(|(tid, _)| *tid != pid && of_process.is_none());

@@ -194,11 +194,6 @@ pub struct Confined {
     pub is_filtered: bool,
 }
 
-/// The thread that traces the one with this status, if any.
-pub fn tracer(status: &Status) -> Option<i64> {
-    status.number("TracerPid").filter(|&tracer| tracer != 0)
-}
-
 /// Whether a tracer is a thread of this process: the program is being stopped, or resumed.
 pub fn is_own_thread(tracer: i64) -> bool {
     std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
@@ -461,7 +456,7 @@ mod tests {
     fn only_what_is_unusable_is_refused() {
         let own = std::process::id().cast_signed();
         assert!(area(own, &InjectArea::default()).unwrap().to_string().contains("no usable memory"));
-        assert_eq!(tracer(&Status::read(own, own).unwrap()), None);
+        assert_eq!(Status::read(own, own).unwrap().tracer(), None);
         assert!(is_own_thread(i64::from(own)) && !is_own_thread(1));
     }
 

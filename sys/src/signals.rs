@@ -106,6 +106,15 @@ pub struct Arrived {
     pub pid: i32,
 }
 
+impl Arrived {
+    /// Whether the kernel itself has sent it: the terminal, to all of the foreground group.
+    pub fn is_by_kernel(&self) -> bool {
+        /// Of asm-generic/siginfo.h.
+        const SI_KERNEL: i32 = 0x80;
+        self.code == SI_KERNEL
+    }
+}
+
 /// signalfd(2): blocked signals as messages.
 #[derive(Debug)]
 pub struct SignalMessages(OwnedFd);

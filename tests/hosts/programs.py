@@ -103,7 +103,7 @@ class Run:
                 compiler = [f"mpicc.{kind}", "-O2", "-w", "-o", f"stencil-{kind}", "stencil.c"]
                 subprocess.run(compiler, cwd=self.folder, check=True)
         melt = self.folder / "melt.lammps"
-        melt.write_text(melt.read_text().replace("run 400", "run 400").replace(" 100 melt", " 50 melt"))
+        melt.write_text(melt.read_text().replace(" 100 melt", " 50 melt"))
         (self.folder / "second").mkdir()
         if user != "root":
             for path in [self.folder, *self.folder.rglob("*")]:

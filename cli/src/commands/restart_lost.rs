@@ -73,7 +73,7 @@ fn is_lost(job: &Job) -> Result<bool, Failure> {
     if let Some(place) = &recipe.settings.gang {
         return Err(super::gang::needs_place(place));
     }
-    Ok(job.images()?.iter().any(|image| image.broken.is_none() && same_run::is_of(image, &recipe)))
+    Ok(same_run::newest(job, None)?.is_some())
 }
 
 fn start(program: &Path, store: &Store, name: &str) -> std::io::Result<Child> {

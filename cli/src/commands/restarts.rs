@@ -5,14 +5,14 @@
 //! a program is ended before it is restarted; what its user has ended is not restarted; there are no more restarts than
 //! were asked for. Fails by: the end of the last child, with words why there is no further one.
 
-use crate::args::{OnFailure, RunArgs, supervision};
+use crate::args::{GangArgs, RunArgs, supervision};
 use crate::entries::{ENV_SUPERVISED, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::front::supervise::{Ending, StartState};
 use crate::gang::folder::GangFolder;
 use crate::gang::ssh;
 use crate::helper::binary;
-use crate::last_run::LastRun;
+use crate::last_run::{BY_USERS, LastRun};
 use crate::settings::{GangChoice, Recipe, member_job};
 use crate::{file_system, leftover, log, report, same_run};
 use holdfast_sys::spawn::Start;
@@ -28,20 +28,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::thread;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "restarts.json";
 /// Longer ones are not ours: bytes.
 const LONGEST: u64 = 1 << 20;
-/// si_code of signals that the kernel itself sends: the terminal's have reached the child.
-const SI_KERNEL: i32 = 0x80;
 /// So often in a row a program may fail that goes on from one image.
 const MOST_OF_ONE: u32 = 3;
-/// The pause before the second restart in a row from one image; twice as long before each further one.
+/// The pause before the second restart in a row from one image; twice as long before the third.
 const PAUSE: Duration = Duration::from_secs(1);
+/// So long the end of a program is waited for of which nothing is left.
+const SETTLING: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 /// The pause after a restart that was refused.
 const IN_THE_WAY: Duration = Duration::from_secs(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A restart, as the job's folder has it: `restarts.json`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -76,7 +77,7 @@ struct Watched<'a> {
     job: String,
     /// Of a member of a gang.
     gang: Option<(String, GangChoice)>,
-    wanted: &'a OnFailure,
+    args: &'a RunArgs,
     most: u32,
     /// Hosts that were not used yet, and those that were, by the ones whose places they have taken.
     spares: VecDeque<String>,
@@ -104,9 +105,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>, most: u32) -> Result<Ending, Fai
         _ => (name.clone(), GangChoice::Place(member, members)),
     });
     let job = place.map_or_else(|| name.clone(), |(member, _)| member_job(name, member));
-    let (wanted, spares) = (&args.on_failure, args.on_failure.spare.iter().cloned().collect());
+    let spares = args.on_failure.spare.iter().cloned().collect();
     let (store, moved) = (&store, BTreeMap::new());
-    Watched { store, job, gang, wanted, most, spares, moved }.run(std::env::args_os().skip(1).collect())
+    Watched { store, job, gang, args, most, spares, moved }.run(std::env::args_os().skip(1).collect())
 }
 
 impl Watched<'_> {
@@ -149,10 +150,9 @@ impl Watched<'_> {
                 report::warn(&text);
                 return Ok(Ending::Program(status));
             }
-            let pause = if same == 0 { Duration::ZERO } else { PAUSE * 2_u32.pow(same - 1) };
             // What is in its way may be ending, on another host, too.
-            let pause = if has_run { pause } else { pause.max(IN_THE_WAY) };
-            if let Some(signal) = pause_for(&state, pause.min(LONGEST_PAUSE)) {
+            let pause = if has_run { PAUSE * same } else { IN_THE_WAY };
+            if let Some(signal) = pause_for(&state, pause) {
                 return Ok(Ending::Program(ExitStatus::from_raw(signal)));
             }
             words = self.words(image)?;
@@ -181,43 +181,56 @@ impl Watched<'_> {
         status: ExitStatus,
         restarts: usize,
     ) -> Option<(String, bool)> {
-        let (job, last) = (&self.job, self.last());
-        let ran = last.filter(|last| before.is_none_or(|before| before.started_ns != last.started_ns));
+        let job = &self.job;
+        let ran =
+            || self.last().filter(|last| before.is_none_or(|before| before.started_ns != last.started_ns));
+        let is_open = || ran().is_some_and(|last| last.ended.is_none() && !last.told);
+        if !status.success() && !is_by_user(status) && is_open() {
+            // The agent takes what is left for the program; when that has ended, it writes down how the program did.
+            leftover::end();
+            let begun = Instant::now();
+            while is_open() && begun.elapsed() < SETTLING {
+                thread::sleep(LOOK);
+            }
+        }
+        let ran = ran();
         match ran {
+            _ if status.success() => None,
             // Holdfast itself has failed, and has said why.
-            None if restarts == 0 || status.success() || is_by_user(status) => None,
+            None if restarts == 0 || is_by_user(status) => None,
             None => Some((format!("job {job} could not be restarted ({status})"), false)),
-            Some(last) if last.lost && !last.told => {
-                Some((format!("job {job} was ended, for its agent or its gang was lost"), true))
-            }
-            Some(last) if last.ended.is_some() => {
-                last.has_failed().then(|| (format!("job {job} {}", last.end_text()), true))
-            }
+            Some(last) if last.ended.is_some() => last.has_failed().then(|| {
+                let lost = || "was ended, for its agent or its gang was lost".to_owned();
+                let how = if last.lost { lost() } else { last.end_text() };
+                (format!("job {job} {how}"), true)
+            }),
             // The front was killed.
-            Some(_) if status.success() || is_by_user(status) => None,
+            Some(last) if last.told || is_by_user(status) => None,
             Some(_) => Some((format!("the command of job {job} was lost ({status})"), true)),
         }
     }
 
-    /// The newest image of the last run; of a gang, that of the gang.
+    /// The newest image to go on from.
     fn newest(&self) -> Result<Option<u64>, Failure> {
-        if let Some((gang, _)) = &self.gang {
-            let folder = GangFolder::open(self.store, gang)?;
-            let newest =
-                folder.map(|folder| folder.images()).transpose()?.and_then(|all| all.last().copied());
-            return Ok(newest);
-        }
         let Some(job) = self.found() else { return Ok(None) };
-        let (recipe, images) = (Recipe::read(&job)?, job.images()?);
-        let is_its =
-            |image: &&holdfast_tiers::ImageInfo| image.broken.is_none() && same_run::is_of(image, &recipe);
-        Ok(images.iter().rev().find(is_its).map(|image| image.epoch.0))
+        // As it was run: the place of a gang is in it.
+        same_run::newest(&job, Recipe::read(&job)?.settings.gang.as_ref())
     }
 
     /// The command line of a restart.
     fn words(&mut self, image: u64) -> Result<Vec<OsString>, Failure> {
         let mut words: Vec<OsString> = vec!["--store".into(), self.store.root().into()];
-        words.extend(["restart", "--stdio", "keep", self.name()].map(OsString::from));
+        words.extend(["restart", "--stdio", "keep"].map(OsString::from));
+        // The members of a gang that their user starts agree on one.
+        let agreed = matches!(self.gang, Some((_, GangChoice::Place(..))));
+        words.push(if agreed { self.name().into() } else { format!("{}@{image}", self.name()).into() });
+        if self.gang.is_some() {
+            let GangArgs { gang_listen, gang_wait, .. } = &self.args.gang;
+            let wait = gang_wait.map(|wait| format!("{}s", wait.as_secs()));
+            for (option, value) in [("--gang-listen", gang_listen), ("--gang-wait", &wait)] {
+                words.extend(value.iter().flat_map(|value| [option.into(), OsString::from(value)]));
+            }
+        }
         match self.gang.clone() {
             None => {}
             Some((_, GangChoice::Place(member, members))) => {
@@ -250,8 +263,12 @@ impl Watched<'_> {
             let gone = ssh::unreached(now.get(1..).unwrap_or_default())?;
             let Some(first) = gone.first() else { break };
             for lost in &gone {
+                // A host of two members is asked twice.
+                if !now.iter().skip(1).any(|host| host == lost) {
+                    continue;
+                }
                 let Some(spare) = self.spares.pop_front() else {
-                    let what = match self.wanted.spare.is_empty() {
+                    let what = match self.args.on_failure.spare.is_empty() {
                         true => "no spare host was named (--spare)",
                         false => "no spare host is left",
                     };
@@ -286,7 +303,7 @@ impl Watched<'_> {
 
 /// Whether a signal with which users end programs has ended the command.
 fn is_by_user(status: ExitStatus) -> bool {
-    status.signal().is_some_and(|signal| [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].contains(&signal))
+    status.signal().is_some_and(|signal| BY_USERS.contains(&signal))
 }
 
 /// Starts the child, in the state in which we were started.
@@ -327,7 +344,8 @@ fn leave_output() {
 fn wait(state: &StartState, pid: i32) -> Result<ExitStatus, Failure> {
     loop {
         while let Some(arrived) = state.next() {
-            if arrived.signal != libc::SIGCHLD && arrived.code != SI_KERNEL {
+            // The terminal's has reached the child.
+            if arrived.signal != libc::SIGCHLD && !arrived.is_by_kernel() {
                 let _ = ptrace::kill(pid, arrived.signal);
             }
         }

@@ -37,11 +37,11 @@ const LEAVE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Nothing was started.
 pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
-    if let Some(most) = args.on_failure.most() {
-        return restarts::run(args, root, most);
-    }
     if args.gang.gang.is_none() && mpi::gather(args.command.len())? {
         return Ok(Ending::Program(ExitStatus::default()));
+    }
+    if let Some(most) = args.on_failure.most() {
+        return restarts::run(args, root, most);
     }
     let mut settings = args.settings();
     if settings.rollback_files && settings.save_files == SaveFiles::None {

@@ -1,7 +1,7 @@
 //! Waiting for the program: signals passed on, triggers served, its status returned.
 //!
 //! Signals are blocked and read as messages, so that none is lost between two calls and none interrupts one. A
-//! signal from the terminal (si_code SI_KERNEL) has reached the program already, which is in the same foreground
+//! signal from the terminal has reached the program already, which is in the same foreground
 //! group; only what was sent to `holdfast` alone is passed on.
 
 use super::foreground::Foreground;
@@ -10,16 +10,16 @@ use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::front_link::Tell;
 use crate::inherited_fds::{self, InheritedFd};
-use crate::last_run::{How, LastRun};
-use crate::settings::{Recipe, Settings, signal_name};
+use crate::last_run::{BY_USERS, How, LastRun};
+use crate::settings::{Settings, signal_name};
 use crate::{report, same_run};
 use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
+use holdfast_tiers::Job;
 use holdfast_tiers::stack::TiersRecord;
-use holdfast_tiers::{ImageInfo, Job};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -27,9 +27,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
-
-/// si_code of signals that the kernel itself sends (include/uapi/asm-generic/siginfo.h).
-const SI_KERNEL: i32 = 0x80;
 
 /// The signals that the front takes; all but SIGCHLD are passed on.
 fn taken() -> u64 {
@@ -271,7 +268,7 @@ impl Ending {
 impl Front<'_> {
     fn signal(&mut self, arrived: Arrived) {
         let signal = arrived.signal;
-        let hangup = signal == libc::SIGHUP && arrived.code == SI_KERNEL;
+        let hangup = signal == libc::SIGHUP && arrived.is_by_kernel();
         // A signal that asks for an image says nothing of the end.
         if ![self.settings.stop_signal, self.settings.signal].contains(&Some(signal)) {
             self.run.told |= hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal);
@@ -283,7 +280,7 @@ impl Front<'_> {
             self.request_stop(signal);
         } else if self.settings.signal == Some(signal) {
             self.request_checkpoint();
-        } else if arrived.code != SI_KERNEL {
+        } else if !arrived.is_by_kernel() {
             // It may just have ended.
             let _ = self.program.signal(signal);
         }
@@ -384,7 +381,7 @@ impl Front<'_> {
                 }
                 Ok([_, true]) => {
                     while let Some(arrived) = state.next() {
-                        if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&arrived.signal) {
+                        if BY_USERS.contains(&arrived.signal) {
                             return;
                         }
                     }
@@ -411,12 +408,9 @@ impl Front<'_> {
         if !self.settings.supervised || self.unprotected.is_some() || self.stopped.is_some() {
             return;
         }
-        // Images of an earlier run of that name are none to go on from.
-        let has_image = Recipe::read(self.job).is_ok_and(|recipe| {
-            let is_its = |image: &ImageInfo| image.broken.is_none() && same_run::is_of(image, &recipe);
-            self.job.images().is_ok_and(|images| images.iter().any(is_its))
-        });
-        if !has_image {
+        // In doubt it runs on.
+        let newest = same_run::newest(self.job, self.settings.gang.as_ref());
+        if !newest.is_ok_and(|newest| newest.is_some()) {
             return report::warn(&format!("{why}; there is no image to go on from: the program runs on"));
         }
         self.run.lost = true;

@@ -7,8 +7,8 @@
 use super::folder::GangFolder;
 use super::image::GangImage;
 use crate::exit::{Exit, Failure};
-use crate::settings::{Recipe, member_job};
-use holdfast_tiers::Store;
+use crate::settings::{GangPlace, Recipe, member_job};
+use holdfast_tiers::{Job, Store};
 
 /// What is known of one image of a gang.
 pub(super) enum Verdict<T> {
@@ -75,10 +75,11 @@ pub(super) fn not_whole(gang: &str, number: u64, why: &str) -> String {
 /// # Errors
 /// There is none, or the one that was named is not whole.
 pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImage, Failure> {
-    let folder = GangFolder::open(store, gang)?;
-    let numbers = folder.as_ref().map_or(Ok(Vec::new()), GangFolder::images)?;
+    let Some(folder) = GangFolder::open(store, gang)? else {
+        return Err(Failure::new(Exit::NotFound, format!("gang {gang} has no image")));
+    };
+    let numbers = folder.images()?;
     let judge = |number: u64| {
-        let Some(folder) = &folder else { return Verdict::Bad(String::new()) };
         let image = match folder.image(number) {
             Err(failure) => return Verdict::Bad(failure.message),
             Ok(image) => image,
@@ -95,6 +96,26 @@ pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImag
     let Picked { of, whys, .. } = picked.map_err(|(exit, message)| Failure::new(exit, message))?;
     whys.iter().for_each(|why| crate::report::warn(why));
     Ok(of)
+}
+
+/// The number of the newest image that the gang of this member goes on from. Where each host has a store of its own,
+/// the members agree on one when they meet: here it is of the last run of this one.
+///
+/// # Errors
+/// What there is of the gang cannot be read.
+pub fn newest(job: &Job, place: &GangPlace) -> Result<Option<u64>, Failure> {
+    let store = Store::open(job.dir().parent().unwrap_or(job.dir()))?;
+    let Some(folder) = GangFolder::open(&store, &place.name)? else { return Ok(None) };
+    if !folder.is_shared() {
+        return match choose(&store, &place.name, None) {
+            Ok(image) => Ok(Some(image.image)),
+            Err(failure) if failure.exit == Exit::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        };
+    }
+    let run_ns = Recipe::read(job)?.created_ns;
+    let is_its = |number: &u64| folder.image(*number).is_ok_and(|image| image.is_of(place.member, run_ns));
+    Ok(folder.images()?.into_iter().rev().find(is_its))
 }
 
 /// Whether it is of the last runs of its members.

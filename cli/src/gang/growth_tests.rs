@@ -68,6 +68,9 @@ fn each_round_has_the_members_that_were_there_when_it_began() {
         let mut rounds = vec![Round::begin(&leader, false, &Wishes::default()).unwrap()];
         for (seat, ear) in seats.iter().zip(&ears).skip(1) {
             let Ok(Heard::Prepare(prepare)) = ear.recv_timeout(LONG) else { panic!("no round") };
+            // Of a round before it came it has heard nothing; those before it are over well.
+            let failed = seat.failure(prepare.round - 1).map(|failed| failed.reason);
+            assert_eq!(failed.as_deref(), Some("another round has begun"));
             rounds.push(Round::enter(seat, prepare.round));
         }
         // One that comes meanwhile is not waited for.

@@ -110,6 +110,11 @@ impl GangImage {
         self.members.iter().find(|one| one.member == member).map(|one| one.epoch.0)
     }
 
+    /// Whether a member's part in it is of this run of its job.
+    pub fn is_of(&self, member: u32, run_ns: u64) -> bool {
+        self.members.iter().any(|one| one.member == member && one.run_ns == run_ns)
+    }
+
     /// Whether members are added to the gang.
     pub fn is_open(&self) -> bool {
         self.key.is_some()

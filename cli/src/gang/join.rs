@@ -77,7 +77,7 @@ fn wait_for_all(
     let place = plan.place;
     let seat = Seat::new(place.clone(), host_name()).map_err(|error| Failure::system("eventfd", &error))?;
     let wire = Arc::new(wire);
-    seat.attach(0, &leader.host, &wire);
+    seat.attach((0, None), &leader.host, &wire);
     let (of_thread, read) = (Arc::clone(&seat), Arc::clone(&wire));
     thread::Builder::new()
         .name("gang-leader".into())

@@ -111,9 +111,9 @@ fn serve(host: &Host, stream: TcpStream, stranger: Turn) {
     };
     let Message::Join(join) = first else { return };
     let entered = admit(host, &join);
-    let is_added = join.member.is_some_and(|member| member.start.is_some());
+    let start = join.member.and_then(|member| member.start);
     match entered {
-        Ok(Some(_)) if host.seat.is_complete() && !is_added => {
+        Ok(Some(_)) if host.seat.is_complete() && start.is_none() => {
             // Who comes again has not seen the end of the run before.
             let reason = format!("the gang {} that runs there is complete", host.seat.place().name);
             let _ = wire.send(&Message::Later { reason }, &[]);
@@ -124,7 +124,9 @@ fn serve(host: &Host, stream: TcpStream, stranger: Turn) {
         }
         Ok(Some(member)) => {
             // What the others are told comes after the answer.
-            if wire.send(&Message::Welcome, &[]).is_ok() && host.seat.attach(member, &join.host, &wire) {
+            if wire.send(&Message::Welcome, &[]).is_ok()
+                && host.seat.attach((member, start), &join.host, &wire)
+            {
                 tracing::info!("member {member} on {} has come", join.host);
                 read_all(&host.seat, member, &wire, SILENCE);
             }

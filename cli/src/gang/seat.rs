@@ -105,13 +105,24 @@ struct State {
 
 impl State {
     /// Whether this member may come.
-    fn awaits(&self, member: u32) -> bool {
-        !self.links.contains_key(&member) && (!self.complete || self.is_added(member))
+    fn awaits(&self, member: u32, start: Option<u64>) -> bool {
+        let is_awaited = match self.complete {
+            true => self.awaited.is_some_and(|(one, by)| (one, Some(by)) == (member, start)),
+            false => start.is_none(),
+        };
+        is_awaited && !self.links.contains_key(&member)
     }
 
     /// Whether this member is being added.
     fn is_added(&self, member: u32) -> bool {
         self.awaited.is_some_and(|(awaited, _)| awaited == member)
+    }
+
+    /// The way to the members of the round that is under way. One that was added since is none of them.
+    fn links_of_round(&self) -> Vec<(u32, Arc<Wire>)> {
+        let members = self.round.as_ref().map_or(0, |table| table.members);
+        let links = self.links.iter().filter(|(member, _)| **member < members);
+        links.map(|(member, wire)| (*member, Arc::clone(wire))).collect()
     }
 
     /// Another round is under way.
@@ -209,13 +220,13 @@ impl Seat {
 
     /// Whether this member may come.
     pub(super) fn awaits(&self, member: u32) -> bool {
-        self.state.lock().awaits(member)
+        self.state.lock().awaits(member, None)
     }
 
     /// A member has come. `false`: it is there already, or the gang was complete.
-    pub(super) fn attach(&self, member: u32, host: &str, wire: &Arc<Wire>) -> bool {
+    pub(super) fn attach(&self, (member, start): (u32, Option<u64>), host: &str, wire: &Arc<Wire>) -> bool {
         let mut state = self.state.lock();
-        if !state.awaits(member) {
+        if !state.awaits(member, start) {
             return false;
         }
         state.links.insert(member, Arc::clone(wire));
@@ -464,7 +475,8 @@ impl Seat {
         tracing::info!("round {round} of the gang is over: {why:?}");
         table.failed = Some(why.clone());
         self.changed.notify_all();
-        let links = state.links.clone().into_iter().filter(|(member, _)| Some(*member) != from).collect();
+        let mut links = state.links_of_round();
+        links.retain(|(member, _)| Some(*member) != from);
         drop(state);
         self.send_all(links, &(Message::Failed { round, why }, Vec::new()));
     }
@@ -500,7 +512,7 @@ impl Seat {
 
     /// Once all have come to a phase, they are told what each has said. Of the leader.
     fn close_phase(&self, mut state: MutexGuard<'_, State>, phase: u32) {
-        let links: Vec<_> = state.links.clone().into_iter().collect();
+        let links = state.links_of_round();
         let Some(table) = state.round.as_mut() else { return };
         let slot = table.phases.entry(phase).or_default();
         if slot.said.len() != table.members as usize || slot.all.is_some() {

@@ -12,7 +12,7 @@ use crate::settings::GangPlace;
 use holdfast_sys::{attributes, spawn};
 use holdfast_tiers::{Job, Store};
 use parking_lot::Mutex;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -64,6 +64,17 @@ impl Ssh {
     }
 }
 
+/// What runs words on a host. What the user says comes first: the first value counts (ssh_config(5)). A password could
+/// not be typed, and no terminal stops it.
+fn command(options: &[String], host: &str, words: &OsStr) -> Result<Command, Failure> {
+    let program = std::env::var_os(ENV_SSH).filter(|name| !name.is_empty()).unwrap_or_else(|| "ssh".into());
+    let mut command = Command::new(program);
+    command.args(options).args(["-o", "BatchMode=yes"]).arg(host).arg(words).stdin(Stdio::null());
+    set_helper_environment(&mut command)?;
+    spawn::in_own_session(&mut command);
+    Ok(command)
+}
+
 /// Starts a member on a host. `ended` is told in words how it has ended.
 ///
 /// # Errors
@@ -75,8 +86,9 @@ pub fn start(
     ended: impl FnOnce(String) + Send + 'static,
 ) -> Result<Arc<Ssh>, Failure> {
     let job = store.job(&place.job_of(0))?;
-    let program = std::env::var_os(ENV_SSH).filter(|name| !name.is_empty()).unwrap_or_else(|| "ssh".into());
     let words = words(store, place, member, task)?;
+    let mut command = command(options, host, &words)?;
+    let program = command.get_program().to_owned();
     let log = log(&job, member);
     let failed = |what: &Path, error: io::Error| {
         Failure::new(
@@ -87,13 +99,7 @@ pub fn start(
     let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&log);
     let file = file.map_err(|error| failed(&log, error))?;
     let again = file.try_clone().map_err(|error| failed(&log, error))?;
-    let mut command = Command::new(&program);
-    // What the user says comes first: the first value counts (ssh_config(5)). A password could not be typed, and no
-    // terminal stops it.
-    command.args(options).args(["-o", "BatchMode=yes"]).arg(host).arg(&words);
-    set_helper_environment(&mut command)?;
-    command.stdin(Stdio::null()).stdout(again).stderr(file);
-    spawn::in_own_session(&mut command);
+    command.stdout(again).stderr(file);
     let child = command.spawn().map_err(|error| failed(Path::new(&program), error))?;
     tracing::info!(
         "member {member} of gang {} is started on {host}: {}",
@@ -124,15 +130,13 @@ pub fn start(
 /// # Errors
 /// It cannot be started.
 pub fn unreached(hosts: &[String]) -> Result<Vec<String>, Failure> {
-    let program = std::env::var_os(ENV_SSH).filter(|name| !name.is_empty()).unwrap_or_else(|| "ssh".into());
+    let limit = ["-o", "ConnectTimeout=10"].map(str::to_owned);
     let mut asked = Vec::new();
     for host in hosts {
-        let mut command = Command::new(&program);
-        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]).arg(host).arg("true");
-        set_helper_environment(&mut command)?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        spawn::in_own_session(&mut command);
-        let failed = |error| Failure::system(format_args!("{}", program.to_string_lossy()), &error);
+        let mut command = command(&limit, host, OsStr::new("true"))?;
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let program = command.get_program().to_owned();
+        let failed = |error| Failure::system(program.display(), &error);
         asked.push((host, command.spawn().map_err(failed)?));
     }
     let (begun, mut gone) = (Instant::now(), Vec::new());
@@ -217,9 +221,8 @@ fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<Os
         }
         Task::Restart(image, members, supervised) => {
             let (name, of) = (format!("{gang}@{image}"), format!("{member}/{members}"));
-            let words = ["restart", &name, "--gang", &of, "--gang-wait", WAIT, "--supervised"];
-            let len = if supervised { words.len() } else { words.len() - 1 };
-            words.iter().take(len).map(|word| (*word).to_owned()).collect()
+            let words = ["restart", &name, "--gang", &of, "--gang-wait", WAIT];
+            words.into_iter().chain(supervised.then_some("--supervised")).map(str::to_owned).collect()
         }
     };
     words.extend(texts.into_iter().map(OsString::from));

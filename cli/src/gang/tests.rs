@@ -182,7 +182,7 @@ fn one_that_hangs_is_lost_and_one_that_says_that_it_is_there_is_not() {
         let (own, other) = both_sides();
         let own = Arc::new(own);
         let seat = Seat::new(place(0, 2, 0), "a".into()).unwrap();
-        assert!(seat.attach(1, "b", &own) && seat.complete());
+        assert!(seat.attach((1, None), "b", &own) && seat.complete());
         let ear = heard(&seat);
         let silence = if hangs { silence } else { Silence { most: LONG, ..silence } };
         thread::scope(|scope| {

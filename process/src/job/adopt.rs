@@ -248,7 +248,7 @@ fn adopt(
 ) -> Result<Adopted, CutError> {
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     // Before anything is called in it.
-    let tracer = refuse::tracer(&status).filter(|tracer| !refuse::is_own_thread(*tracer));
+    let tracer = status.tracer().filter(|tracer| !refuse::is_own_thread(*tracer));
     let tracer = tracer.map(|tracer| refuse::traced(pid, tracer));
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
     let area = inherited(pid, pid, &areas(known), &maps_of(pid).map_err(|_| CutError::Gone)?);

@@ -18,10 +18,8 @@ use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{children, unix_socket};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -75,7 +73,7 @@ impl Descendants {
 
     /// Whether the kernel has told that this one was born below one of the job. Not Holdfast itself, for another job.
     pub fn was_born(&self, pid: i32) -> bool {
-        self.births.as_ref().is_some_and(|births| births.have(pid)) && !is_holdfast(pid)
+        self.births.as_ref().is_some_and(|births| births.have(pid)) && !procfs::executes_own(pid)
     }
 
     /// Notes these, and what is below them.
@@ -102,16 +100,7 @@ impl Descendants {
 
 /// Whether the caller itself traces a process that was not asked for: the memory of one that may have ended.
 fn is_frozen_copy(pid: i32) -> bool {
-    Status::read(pid, pid).is_ok_and(|status| refuse::tracer(&status).is_some_and(refuse::is_own_thread))
-}
-
-/// Whether a process executes what the caller does.
-fn is_holdfast(pid: i32) -> bool {
-    let of = |process: &str| {
-        let file = fs::metadata(format!("/proc/{process}/exe")).ok()?;
-        Some((file.dev(), file.ino()))
-    };
-    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
+    Status::read(pid, pid).is_ok_and(|status| status.tracer().is_some_and(refuse::is_own_thread))
 }
 
 /// What the environments of a job's processes name.
@@ -209,7 +198,7 @@ impl Kinship {
         };
         let is_of_it = |pid: &i32| {
             has_own_ids(*pid).is_ok_and(|own| !own)
-                && (born.contains(pid) && !is_holdfast(*pid) || is_proven(*pid))
+                && (born.contains(pid) && !procfs::executes_own(*pid) || is_proven(*pid))
                 && !is_frozen_copy(*pid)
                 && pid_namespace(*pid) == self.namespace
         };

@@ -84,7 +84,7 @@ pub fn prepare(
     let confined = refuse::confined(pid, &tids, Some(&target.area), &options.namespaces);
     refusals.extend(confined.refusals);
     refusals.extend(refuse::shared_with_parent(pid, &status));
-    if let Some(tracer) = refuse::tracer(&status) {
+    if let Some(tracer) = status.tracer() {
         if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {
                 what: format!(

@@ -297,7 +297,7 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
 
 /// Once more, where its tracer has detached from it meanwhile.
 fn seize_again(pid: i32, tid: i32, error: io::Error) -> io::Result<()> {
-    match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
+    match Status::read(pid, tid).ok().as_ref().and_then(Status::tracer) {
         None if error.raw_os_error() == Some(libc::EPERM) => ptrace::seize(tid, OPTIONS),
         _ => Err(error),
     }
@@ -326,7 +326,7 @@ pub fn is_dying(pid: i32) -> bool {
 }
 
 fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
-    match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
+    match Status::read(pid, tid).ok().as_ref().and_then(Status::tracer) {
         Some(tracer) if refuse::is_own_thread(tracer) => {
             Why::Late(format!("thread {tid} {} is still being resumed after the last stop", doing(pid, tid)))
         }

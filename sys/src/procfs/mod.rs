@@ -53,6 +53,15 @@ pub fn shown_by(pid: i32) -> i32 {
     tasks(pid).ok().and_then(|tids| tids.into_iter().find(lives)).unwrap_or(pid)
 }
 
+/// Whether a process executes what the caller does.
+pub fn executes_own(pid: i32) -> bool {
+    let of = |process: &str| {
+        let file = fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
+}
+
 /// `/proc/PID/task/TID/status` as a list of lines `Key:\tvalue`.
 #[derive(Clone, Debug)]
 pub struct Status(String);
@@ -77,6 +86,10 @@ impl Status {
     /// Whether the thread is a zombie, or about to be one.
     pub fn has_ended(&self) -> bool {
         self.get("State").is_none_or(|state| state.starts_with(['Z', 'X']))
+    }
+    /// The thread that traces it, if any.
+    pub fn tracer(&self) -> Option<i64> {
+        self.number("TracerPid").filter(|&tracer| tracer != 0)
     }
     /// A hexadecimal mask (SigCgt and the like).
     pub fn mask(&self, key: &str) -> u64 {

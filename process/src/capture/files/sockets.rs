@@ -13,7 +13,7 @@ use crate::capture::name_caches;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::UnixSocket;
-use holdfast_sys::{fd, objects, socket, unix_socket};
+use holdfast_sys::{fd, objects, procfs, socket, unix_socket};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -424,13 +424,9 @@ pub(super) fn leads_to_agent(socket: &OwnedFd) -> bool {
     leads_to(socket, b"/agent.sock") && is_agent(socket)
 }
 
+/// Whether an agent listens at the other end.
 fn is_agent(socket: &OwnedFd) -> bool {
-    // The process that listens (unix(7)); struct ucred begins with its id.
-    let told = socket::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED).unwrap_or_default();
-    let Some(&[a, b, c, d]) = told.get(..4) else { return false };
-    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
-    let pid = u32::from_ne_bytes([a, b, c, d]);
-    pid == std::process::id() || program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+    unix_socket::peer(socket.as_fd()).is_ok_and(|peer| procfs::executes_own(peer.pid))
 }
 
 /// How a socket is refused.
