@@ -182,18 +182,20 @@ impl Watched<'_> {
         restarts: usize,
     ) -> Option<(String, bool)> {
         let job = &self.job;
-        let ran =
-            || self.last().filter(|last| before.is_none_or(|before| before.started_ns != last.started_ns));
-        let is_open = || ran().is_some_and(|last| last.ended.is_none() && !last.told);
-        if !status.success() && !is_by_user(status) && is_open() {
+        let is_its = |last: &LastRun| before.is_none_or(|before| before.started_ns != last.started_ns);
+        let look = || self.last().filter(is_its);
+        let is_open = |ran: Option<LastRun>| ran.is_some_and(|last| last.ended.is_none() && !last.told);
+        // What one look has found the next may not: the agent writes it anew.
+        let mut ran = look();
+        if !status.success() && !is_by_user(status) && is_open(ran) {
             // The agent takes what is left for the program; when that has ended, it writes down how the program did.
             leftover::end();
             let begun = Instant::now();
-            while is_open() && begun.elapsed() < SETTLING {
+            while is_open(ran) && begun.elapsed() < SETTLING {
                 thread::sleep(LOOK);
+                ran = look();
             }
         }
-        let ran = ran();
         match ran {
             _ if status.success() => None,
             // Holdfast itself has failed, and has said why.
