@@ -70,6 +70,8 @@ elif [ "${1:-all}" != build ]; then
     need tmux tmux
     need screen screen
     need vim vim
+    # a view of streams; like numpy it belongs to Debian's interpreter
+    [ -d /usr/lib/python3/dist-packages/xarray ] || missing="$missing python3-xarray"
 fi
 if [ "${1:-all}" = trees ]; then
     need bubblewrap bwrap

@@ -57,6 +57,7 @@ def _calls():
         library.nvs_open.argtypes = [ctypes.c_char_p]
         library.nvs_next.argtypes = [pointer, ctypes.c_int, ctypes.POINTER(number)]
         library.nvs_seek.argtypes = [pointer, number]
+        library.nvs_at.argtypes, library.nvs_at.restype = [pointer], number
         library.nvs_map.argtypes = [pointer, ctypes.c_char_p, ctypes.POINTER(ctypes.c_size_t)]
         key, size = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_size_t)
         library.nvs_object.argtypes = [pointer, ctypes.c_size_t, key, size]
@@ -141,12 +142,12 @@ class Stream(Arrays):
         return self.version
 
     def seek(self, version=0):
-        """Goes to a version that there is; 0: the newest."""
+        """Goes to a version that there is; 0: the newest. Returns its number."""
         done = _calls().nvs_seek(self._open(), version)
         if done < 0:
             self._fail(done)
-        self.version = version
-        return version
+        self.version = _calls().nvs_at(self._open())
+        return self.version
 
     def __iter__(self):
         while True:

@@ -14,6 +14,7 @@ pub mod clone;
 pub mod cuda;
 pub mod cuda_memory;
 pub mod cuda_window;
+pub mod cut_guard;
 pub mod elf;
 pub mod environment;
 pub mod errno;

@@ -10,10 +10,11 @@
 //! # Safety
 //! `start` to `start + len` is a mapping of this value alone until it is dropped. No reference to it is ever made: it
 //! is copied from and to by pointers within its bounds, which each function checks. The other process may write to it
-//! meanwhile: what is read is bytes, which have no bad values. A file that is cut meanwhile is SIGBUS: the server,
-//! which is of the same user, does not cut it.
+//! meanwhile: what is read is bytes, which have no bad values. A file that is cut meanwhile is SIGBUS, but under a
+//! [`MappedBuffer::guard`]; the server, which is of the same user, does not cut it.
 #![allow(unsafe_code)]
 
+use crate::cut_guard::Guard;
 use crate::summed_copy::SummedCopy;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -90,6 +91,11 @@ impl MappedBuffer {
     /// Its length, bytes.
     pub fn bytes(&self) -> u64 {
         self.len as u64
+    }
+
+    /// While it is there, a file that is cut is no SIGBUS, but an error that it tells of.
+    pub fn guard(&self) -> Guard {
+        Guard::of(self.start, self.len)
     }
 
     fn place(&self, at: u64, len: usize) -> io::Result<*mut u8> {

@@ -27,7 +27,9 @@ extern "C" {
  * HOLDFAST_STREAMS: folder of the logs (default /dev/shm/holdfast-streams-UID; a file system of persistent memory with
  * DAX: versions outlive the host). HOLDFAST_STREAM_SIZE: size of a new log (default 1G). HOLDFAST_STREAM_FULL: what
  * happens when it is full: "drop" (default) lets the oldest versions go that no consumer holds, "keep" fails.
- * HOLDFAST_STREAM_WAIT: for how many seconds a put waits for a consumer that holds the oldest version (default 0). */
+ * HOLDFAST_STREAM_WAIT: for how many seconds a put waits for a consumer that holds the oldest version (default 0).
+ * HOLDFAST_STREAM_DELTAS: "auto" (default), or "always": written pages are noted even where a copy costs less.
+ * NVS_ARGUMENT: one of them says what it cannot. */
 int nvs_init(const char *store_id);
 
 /* Zeroed memory for an object, at a multiple of the page size, until nvs_free_obj(). NULL: nvs_error(). What the stream
@@ -73,6 +75,9 @@ int nvs_next(nvs_reader *reader, int timeout_ms, uint64_t *version);
 
 /* Goes to a version (0: the newest) that there is. */
 int nvs_seek(nvs_reader *reader, uint64_t version);
+
+/* Number of the version at which it stands; 0: before the oldest one. */
+uint64_t nvs_at(nvs_reader *reader);
 
 /* The bytes of an object at this version: in the log itself where they are there in one piece, else composed. They stay
  * as they are until the reader moves or is closed. NULL: nvs_error(). */

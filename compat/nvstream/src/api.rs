@@ -293,6 +293,14 @@ pub unsafe extern "C" fn nvs_seek(reader: *mut OpenReader, version: u64) -> c_in
 /// # Safety
 /// As the head of this file says.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvs_at(reader: *mut OpenReader) -> u64 {
+    // SAFETY: as the caller says.
+    u64::try_from(number(|| Ok(unsafe { opened(reader) }?.reader.version().cast_signed()))).unwrap_or(0)
+}
+
+/// # Safety
+/// As the head of this file says.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvs_map(
     reader: *mut OpenReader,
     key: *const c_char,

@@ -20,8 +20,6 @@ use std::io;
 
 /// Set in programs that `holdfast run` has started.
 const UNDER_RUN: &str = "HOLDFAST_SOCKET";
-/// `always`: pages are noted whatever it costs, so that few bytes are put.
-const DELTAS: &str = "HOLDFAST_STREAM_DELTAS";
 /// An object that was not worth noting is not looked at for so many versions.
 const UNNOTED: u32 = 32;
 
@@ -35,13 +33,12 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// `None`: objects are compared.
-    pub(crate) fn new() -> Option<Notes> {
+    /// `None`: objects are compared. Without `counts` pages are noted whatever it costs, so that few bytes are put.
+    pub(crate) fn new(counts: bool) -> Option<Notes> {
         if std::env::var_os(UNDER_RUN).is_some() {
             return None;
         }
         let fault = Userfault::of_this_process().ok()?;
-        let counts = std::env::var_os(DELTAS).is_none_or(|said| said != "always");
         Some(Notes { fault, pagemap: File::open("/proc/self/pagemap").ok()?, counts })
     }
 }
@@ -201,7 +198,7 @@ mod tests {
 
     #[test]
     fn written_pages_are_known_until_they_are_put() {
-        let notes = Notes::new();
+        let notes = Notes::new(true);
         let mut memory = Memory::new(5 * PAGE as usize + 1, notes.as_ref()).unwrap();
         let look = |memory: &mut Memory| changed(&mut [memory], notes.as_ref()).remove(0);
         assert_eq!(look(&mut memory), Changed::All);

@@ -11,6 +11,7 @@ use holdfast_streams::place::{self, Place};
 use holdfast_streams::reader::Reader;
 use holdfast_streams::writer::{Options, Source, Writer};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -42,28 +43,35 @@ pub(crate) struct Producer {
     process: u32,
 }
 
-fn options() -> Result<Options, streams::Error> {
-    let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let wrong = |name: &str, text: String, asked: &str| {
+/// What variables of the environment say: what a log is like, and whether pages are noted whatever it costs.
+fn options(variable: impl Fn(&str) -> Option<OsString>) -> Result<(Options, bool), streams::Error> {
+    let wrong = |name: &str, text: &str, asked: &str| {
         streams::Error::Argument(format!("{name}={text}: {asked} is asked for"))
     };
-    let capacity = match text(place::SIZE) {
+    let text = |name: &str| match variable(name).filter(|text| !text.is_empty()) {
+        None => Ok(None),
+        Some(text) => {
+            text.into_string().map(Some).map_err(|text| wrong(name, &text.to_string_lossy(), "UTF-8"))
+        }
+    };
+    let either = |name: &str, usual: &str, other: &str| match text(name)? {
+        None => Ok(false),
+        Some(said) if said == usual => Ok(false),
+        Some(said) if said == other => Ok(true),
+        Some(said) => Err(wrong(name, &said, &format!("{usual} or {other}"))),
+    };
+    let capacity = match text(place::SIZE)? {
         None => DEFAULT_SIZE,
-        Some(text) => size::parse(&text).ok_or_else(|| wrong(place::SIZE, text, "a size, as 512M"))?,
+        Some(text) => size::parse(&text).ok_or_else(|| wrong(place::SIZE, &text, "a size, as 512M,"))?,
     };
-    let wait = match text(place::WAIT) {
+    let wait = match text(place::WAIT)? {
         None => Duration::ZERO,
-        Some(text) => match text.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => return Err(wrong(place::WAIT, text, "a number of seconds")),
-        },
+        Some(text) => {
+            Duration::from_secs(text.parse().map_err(|_| wrong(place::WAIT, &text, "a number of seconds"))?)
+        }
     };
-    let keep = match text(place::FULL).as_deref() {
-        None | Some("drop") => false,
-        Some("keep") => true,
-        Some(other) => return Err(wrong(place::FULL, other.to_owned(), "drop or keep")),
-    };
-    Ok(Options { capacity, wait, keep })
+    let keep = either(place::FULL, "drop", "keep")?;
+    Ok((Options { capacity, wait, keep }, either(place::DELTAS, "auto", "always")?))
 }
 
 impl Producer {
@@ -73,8 +81,9 @@ impl Producer {
     /// As [`Writer::open`]; what the environment says cannot be.
     pub(crate) fn open(id: &str) -> Result<Producer, streams::Error> {
         let place = place(id)?;
-        let writer = Writer::open(&place, options()?)?;
-        let (notes, objects) = (Notes::new(), BTreeMap::new());
+        let (options, always) = options(|name| std::env::var_os(name))?;
+        let writer = Writer::open(&place, options)?;
+        let (notes, objects) = (Notes::new(!always), BTreeMap::new());
         Ok(Producer { place, writer, notes, objects, process: std::process::id() })
     }
 
@@ -149,5 +158,36 @@ impl Producer {
         let mut reader = Reader::open(&self.place, "its producer")?;
         reader.seek(version)?;
         Ok(reader)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let said = |name: &str, value: &[u8]| {
+            let (name, value) = (name.to_owned(), OsString::from_vec(value.to_vec()));
+            options(move |asked| (asked == name).then(|| value.clone()))
+        };
+        let (usual, always) = options(|_| None).unwrap();
+        assert!(usual.capacity == DEFAULT_SIZE && usual.wait.is_zero() && !usual.keep && !always);
+        assert!(said(place::FULL, b"keep").unwrap().0.keep && !said(place::FULL, b"drop").unwrap().0.keep);
+        assert!(said(place::DELTAS, b"always").unwrap().1 && !said(place::DELTAS, b"auto").unwrap().1);
+        assert_eq!(said(place::SIZE, b"2M").unwrap().0.capacity, 2 << 20);
+        assert_eq!(said(place::WAIT, b"3").unwrap().0.wait, Duration::from_secs(3));
+        for name in [place::SIZE, place::WAIT, place::FULL, place::DELTAS] {
+            assert!(said(name, b"").is_ok(), "{name} is as if it were not set");
+            for wrong in [&b"some"[..], b"Always", b"-1", b"1.5", b"keep ", b"\xff"] {
+                let error = said(name, wrong).unwrap_err();
+                assert!(
+                    matches!(&error, streams::Error::Argument(text) if text.starts_with(name)),
+                    "{error}"
+                );
+            }
+        }
     }
 }

@@ -33,9 +33,10 @@ pub enum Error {
     )]
     TooSmall { need: u64, capacity: u64 },
     #[error(
-        "the log is full: it keeps all versions, and has {capacity} bytes: make it larger (HOLDFAST_STREAM_SIZE)"
+        "the log is full: it keeps all versions; {need} bytes are needed, and {free} of its {capacity} are free: make \
+         it larger (HOLDFAST_STREAM_SIZE, for a stream that is new)"
     )]
-    Full { capacity: u64 },
+    Full { need: u64, free: u64, capacity: u64 },
     #[error("there is no version {version} of this stream{}", range(*.oldest, *.newest))]
     NoVersion { version: u64, oldest: u64, newest: u64 },
     #[error("version {version} has no object \"{key}\"")]

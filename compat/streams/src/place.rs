@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 
 /// The folder of logs, if it is another one.
 pub const FOLDER: &str = "HOLDFAST_STREAMS";
-/// Variables of producers: the size of a log, what happens when it is full, how long a put waits then.
+/// Variables of producers: the size of a log, what happens when it is full, how long a put waits then, which pages are
+/// put.
 pub const SIZE: &str = "HOLDFAST_STREAM_SIZE";
 /// See [`SIZE`].
 pub const FULL: &str = "HOLDFAST_STREAM_FULL";
 /// See [`SIZE`].
 pub const WAIT: &str = "HOLDFAST_STREAM_WAIT";
+/// See [`SIZE`].
+pub const DELTAS: &str = "HOLDFAST_STREAM_DELTAS";
 
 /// A stream.
 #[derive(Clone, PartialEq, Eq, Debug)]

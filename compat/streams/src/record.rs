@@ -11,6 +11,8 @@ use std::io;
 pub(crate) struct Record {
     pub head: RecordHead,
     pub entries: Vec<Entry>,
+    /// What commits it.
+    pub word: u64,
 }
 
 /// The record at a position. `None`: none was committed there.
@@ -25,7 +27,7 @@ pub(crate) fn read(map: &MappedBuffer, file: &FileHead, position: u64) -> Option
     if head.commit(file, &table) != word {
         return None;
     }
-    Some(Record { head, entries: layout::parse_table(&head, &table)? })
+    Some(Record { head, entries: layout::parse_table(&head, &table)?, word })
 }
 
 /// Whether nothing was ever committed at the beginning of a log: the word there is 0 only until it was, and no commit

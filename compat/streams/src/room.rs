@@ -3,15 +3,16 @@
 //! A part of the writer. What must hold: before the head moves, all that the newest version needs is behind the new
 //! head, and no living reader needs what is before it. A reader says first what it needs and then looks at the head;
 //! the writer moves the head first and then looks at what readers need, and moves it back: one of both sees the other.
-//! Nothing is overwritten before that.
+//! Nothing is overwritten before that. The next writer does so for one that was killed in between.
 
-use super::writer::Writer;
+use super::writer::{Made, Writer};
 use crate::Error;
-use crate::layout::{self, CURSORS, HEAD_AT, RECORD_HEAD, RecordHead};
-use crate::locks;
+use crate::layout::{self, CURSORS, Entry, HEAD_AT, Part, RECORD_HEAD, RecordHead};
 use crate::objects::alone;
+use crate::{locks, record};
 use std::thread;
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Between two looks at what readers need.
 const LOOK: Duration = Duration::from_micros(200);
@@ -25,35 +26,80 @@ enum Blocked {
 }
 
 impl Writer {
-    /// Has room for a record of `len` bytes, with `rest` bytes beside it for what may have to be carried later. Says
-    /// whether objects had to be carried: they are in other places now.
-    pub(crate) fn make_room(&mut self, len: u64, rest: u64) -> Result<bool, Error> {
-        let need = self.with_pad(len).saturating_add(rest);
+    /// Has room for a record of `len` bytes, with `rest` bytes beside it for what may have to be carried later.
+    pub(crate) fn make_room(&mut self, len: u64, rest: u64) -> Result<Made, Error> {
         let capacity = self.head.capacity;
+        if self.options.keep {
+            return self.look_for_room(len);
+        }
+        let need = self.with_pad(len).saturating_add(rest);
         if need > capacity {
             return Err(Error::TooSmall { need, capacity });
         }
-        if self.free() >= need {
-            return Ok(false);
-        }
-        if self.options.keep {
-            return Err(Error::Full { capacity });
-        }
-        let until = Instant::now() + self.options.wait;
+        let until = Instant::now().checked_add(self.options.wait);
+        let early = need.saturating_add(2 * self.longest.max(len));
         loop {
-            match self.advance(need)? {
-                None => return Ok(false),
-                Some(Blocked::Newest) => {
-                    self.carry(need)?;
-                    return Ok(true);
+            let near = if rest > 0 { self.reader_of_newest(early)? } else { None };
+            let slot = match near {
+                Some(slot) => {
+                    self.advance(early)?;
+                    let end = self.objects.oldest().unwrap_or(self.tail).saturating_add(early);
+                    if self.free() >= self.room_to_carry(end, len) {
+                        self.carry(end)?;
+                        return Ok(Made::CarriedAndRoom);
+                    }
+                    slot
                 }
-                Some(Blocked::Reader(slot)) if Instant::now() >= until => {
-                    let reader = self.reader_name(slot);
-                    return Err(Error::Held { reader, version: self.version_at(self.first) });
-                }
-                Some(Blocked::Reader(_)) => thread::sleep(LOOK),
+                None if self.free() >= need => return Ok(Made::Room),
+                None => match self.advance(need)? {
+                    None => return Ok(Made::Room),
+                    Some(Blocked::Newest) => {
+                        self.carry(self.first.saturating_add(need))?;
+                        return Ok(Made::Carried);
+                    }
+                    Some(Blocked::Reader(slot)) => slot,
+                },
+            };
+            if until.is_some_and(|until| Instant::now() >= until) {
+                let reader = self.reader_name(slot);
+                return Err(Error::Held { reader, version: self.version_at(self.first) });
             }
+            thread::sleep(LOOK);
         }
+    }
+
+    /// Of a log that keeps all versions: nothing is ever carried, so that a record needs its own bytes alone.
+    fn look_for_room(&self, len: u64) -> Result<Made, Error> {
+        let (need, free, capacity) = (self.with_pad(len), self.free(), self.head.capacity);
+        match need {
+            _ if len > capacity => Err(Error::TooSmall { need: len, capacity }),
+            need if need > free => Err(Error::Full { need, free, capacity }),
+            _ => Ok(Made::Room),
+        }
+    }
+
+    /// A reader that needs the oldest record of the newest version, or comes to need it, where that record is in the
+    /// way of `early` bytes. A reader that is at the newest version can move only when there is one more: what it needs
+    /// is carried while there is room for that and for a record behind it.
+    fn reader_of_newest(&self, early: u64) -> Result<Option<u64>, Error> {
+        let capacity = self.head.capacity;
+        let oldest = self.objects.oldest().unwrap_or(self.tail);
+        let is_far = capacity - (self.tail - oldest) >= early;
+        if is_far || self.objects.alone().saturating_add(early) > capacity {
+            return Ok(None);
+        }
+        let (slot, needed) = self.needed_by_readers()?;
+        Ok((needed <= oldest).then_some(slot))
+    }
+
+    /// Room to carry what is needed before a position, and for a record of `len` bytes behind it.
+    fn room_to_carry(&self, end: u64, len: u64) -> u64 {
+        let older = self.objects.older_than(end);
+        let each = older.iter().filter_map(|key| Some(alone(key, self.objects.get(key)?.size)));
+        // The end of the ring is passed once at most.
+        let (all, pad) =
+            each.fold((0, len), |(all, pad): (u64, u64), one| (all.saturating_add(one), pad.max(one)));
+        all.saturating_add(pad).saturating_add(len)
     }
 
     /// Bytes with what fills the ring before a record that does not fit at its end.
@@ -93,7 +139,43 @@ impl Writer {
         Ok(blocked)
     }
 
-    fn set_head(&mut self, first: u64) -> Result<(), Error> {
+    /// Where the oldest record is that a living reader needs, if that is before the head: who moved the head may have
+    /// been killed before it looked at readers. Nothing was overwritten then: all from there to the head is as it was.
+    pub(crate) fn first_with_readers(&self) -> Result<u64, Error> {
+        let mut first = self.first;
+        for slot in 0..CURSORS {
+            // A reader that is about to look at the head again may name what was overwritten.
+            if let Some(needed) = self.needed_by(slot, first)?
+                && self.are_whole(needed, self.first)
+            {
+                first = needed;
+            }
+        }
+        Ok(first)
+    }
+
+    /// Whether records with right data follow each other from a position up to another one, and none is on them.
+    fn are_whole(&self, from: u64, to: u64) -> bool {
+        if !from.is_multiple_of(layout::LINE) || self.tail - from > self.head.capacity {
+            return false;
+        }
+        let is_right = |entry: &Entry, position: u64| {
+            let mut data = vec![0; usize::try_from(entry.data_len()).unwrap_or(0)];
+            let read = self.map.read(self.head.place(position + entry.data), &mut data);
+            read.is_ok() && xxh3_64(&data) == entry.sum
+        };
+        let mut position = from;
+        while position < to {
+            let Some(found) = record::read(&self.map, &self.head, position) else { return false };
+            if !found.entries.iter().all(|entry| entry.part == Part::Gone || is_right(entry, position)) {
+                return false;
+            }
+            position += found.head.len;
+        }
+        position == to
+    }
+
+    pub(crate) fn set_head(&mut self, first: u64) -> Result<(), Error> {
         self.map.set_long(HEAD_AT, first).map_err(|why| self.failed(why))
     }
 
@@ -101,15 +183,20 @@ impl Writer {
     fn needed_by_readers(&self) -> Result<(u64, u64), Error> {
         let mut lowest = (0, u64::MAX);
         for slot in 0..CURSORS {
-            let cursor = self.map.long(layout::cursor_at(slot)).map_err(|why| self.failed(why))?;
-            if cursor != 0
-                && cursor - 1 < lowest.1
-                && locks::has_reader(&self.file, slot).map_err(|why| self.failed(why))?
-            {
-                lowest = (slot, cursor - 1);
+            if let Some(needed) = self.needed_by(slot, lowest.1)? {
+                lowest = (slot, needed);
             }
         }
         Ok(lowest)
+    }
+
+    /// The position that the reader of a slot needs, if that is before `end` and it is alive: one that has died has no
+    /// lock any more.
+    fn needed_by(&self, slot: u64, end: u64) -> Result<Option<u64>, Error> {
+        let cursor = self.map.long(layout::cursor_at(slot)).map_err(|why| self.failed(why))?;
+        let Some(needed) = cursor.checked_sub(1).filter(|needed| *needed < end) else { return Ok(None) };
+        let is_alive = locks::has_reader(&self.file, slot).map_err(|why| self.failed(why))?;
+        Ok(is_alive.then_some(needed))
     }
 
     fn reader_name(&self, slot: u64) -> String {
@@ -134,9 +221,8 @@ impl Writer {
         RecordHead::parse(&bytes, position, &self.head)
     }
 
-    /// Writes what the newest version has in the oldest `need` bytes once more, behind all else.
-    fn carry(&mut self, need: u64) -> Result<(), Error> {
-        let end = self.first.saturating_add(need);
+    /// Writes what the newest version has before a position once more, behind all else.
+    fn carry(&mut self, end: u64) -> Result<(), Error> {
         for key in self.objects.older_than(end) {
             let Some(object) = self.objects.get(&key) else { continue };
             let len = alone(&key, object.size);

@@ -3,7 +3,7 @@
 //! Called by `libnvstream.so`, in the program. One writer for a log at a time. Invariants: a record counts from the
 //! moment that its commit word is written, which is last; a put that fails has changed nothing that counts. Memory of
 //! the file is asked for before it is written to, from its beginning on: a full file system is an error of the put, no
-//! SIGBUS.
+//! SIGBUS; and so is a file that is cut meanwhile.
 
 use crate::Error;
 use crate::layout::{
@@ -14,6 +14,7 @@ use crate::objects::{Object, Objects, alone};
 use crate::place::Place;
 use crate::{locks, record};
 use holdfast_sys::clock;
+use holdfast_sys::cut_guard::Guard;
 use holdfast_sys::mapped_buffer::{MappedBuffer, Use};
 use holdfast_sys::summed_copy::{self, SummedCopy};
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -21,7 +22,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
@@ -62,11 +63,24 @@ pub struct Source<'a> {
     pub changed: Changed,
 }
 
+/// What was done for the next record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Made {
+    /// There is room.
+    Room,
+    /// Objects were carried, and are in other places now; it is to be asked for again.
+    Carried,
+    /// Objects were carried, and there is room.
+    CarriedAndRoom,
+}
+
 /// See the head of the file.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     pub(crate) file: File,
+    /// A log that is cut under the writer is no SIGBUS.
+    guard: Guard,
     pub(crate) map: MappedBuffer,
     pub(crate) head: FileHead,
     pub(crate) options: Options,
@@ -81,6 +95,12 @@ pub struct Writer {
     allocated: u64,
     /// Bytes of a record of the largest object that there was.
     largest: u64,
+    /// Bytes of the longest record of a version.
+    pub(crate) longest: u64,
+    /// Where the newest record is in the file, and the word that commits it.
+    newest: Option<(u64, u64)>,
+    /// Nothing is put into it any more.
+    is_cut: bool,
     process: u32,
 }
 
@@ -105,31 +125,60 @@ impl Writer {
             return Err(Error::Busy { path });
         }
         let head = read_head(&file, &path)?;
+        check_owner(&file, &path)?;
         let map = MappedBuffer::for_use(file.as_fd(), head.file_len(), Use::Sparse).map_err(failed)?;
-        let first = map.long(HEAD_AT).map_err(failed)?;
         let mut writer = Writer {
             path,
             file,
+            guard: map.guard(),
             map,
             head,
             options,
-            first,
-            tail: first,
+            first: 0,
+            tail: 0,
             objects: Objects::default(),
             gone: BTreeSet::new(),
             allocated: 0,
             largest: 0,
+            longest: 0,
+            newest: None,
+            is_cut: false,
             process: std::process::id(),
         };
-        writer.recover()?;
+        writer.guarded(Writer::recover)?;
         Ok(writer)
     }
 
-    /// Finds the end of the log.
+    /// Does something in the log. That it was cut meanwhile is an error of this and of all that comes later.
+    fn guarded<T>(&mut self, act: impl FnOnce(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
+        let done = act(self);
+        self.is_cut |= self.guard.was_cut();
+        if self.is_cut { Err(self.damaged("it was cut while it was written to")) } else { done }
+    }
+
+    /// Finds the end of the log, and the head that living readers need.
     fn recover(&mut self) -> Result<(), Error> {
+        self.first = self.map.long(HEAD_AT).map_err(|why| self.failed(why))?;
+        self.tail = self.first;
         if !self.first.is_multiple_of(LINE) {
             return Err(self.damaged("its head is at no record"));
         }
+        self.read_records();
+        let first = self.first_with_readers()?;
+        if first < self.first {
+            self.set_head(first)?;
+            (self.first, self.tail, self.objects) = (first, first, Objects::default());
+            self.read_records();
+        }
+        let is_new = record::is_new(&self.map, &self.head, self.first).map_err(|why| self.failed(why))?;
+        if self.tail == self.first && !is_new || self.objects.whole_from().is_none() {
+            return Err(self.damaged("its oldest record is not there"));
+        }
+        Ok(())
+    }
+
+    /// All records from the tail on.
+    fn read_records(&mut self) {
         while let Some(found) = record::read(&self.map, &self.head, self.tail) {
             let end = self.tail + found.head.len;
             if end - self.first > self.head.capacity {
@@ -137,14 +186,13 @@ impl Writer {
             }
             let sizes = found.entries.iter().map(|entry| alone(&entry.key, entry.size));
             self.largest = sizes.fold(self.largest, u64::max);
+            if matches!(found.head.kind, Kind::Put | Kind::All) {
+                self.longest = self.longest.max(found.head.len);
+            }
+            self.newest = Some((self.head.place(self.tail), found.word));
             self.objects.apply(&found.head, found.entries);
             self.tail = end;
         }
-        let is_new = record::is_new(&self.map, &self.head, self.first).map_err(|why| self.failed(why))?;
-        if self.tail == self.first && !is_new || self.objects.whole_from().is_none() {
-            return Err(self.damaged("its oldest record is not there"));
-        }
-        Ok(())
     }
 
     pub(crate) fn damaged(&self, why: &str) -> Error {
@@ -181,14 +229,34 @@ impl Writer {
         if self.process != std::process::id() {
             return Err(Error::Forked);
         }
+        if self.is_cut {
+            return Err(self.damaged("it was cut before"));
+        }
         check_len(&self.head, &self.file, &self.path)?;
         check(sources)?;
+        self.guarded(|writer| writer.put_record(kind, sources))
+    }
+
+    fn put_record(&mut self, kind: Kind, sources: &[Source<'_>]) -> Result<u64, Error> {
+        if let Some((place, word)) = self.newest
+            && self.map.long(place).map_err(|why| self.failed(why))? != word
+        {
+            // It was cut, and is as long as it was again.
+            self.is_cut = true;
+            return Err(self.damaged("its newest record is not there any more"));
+        }
         let version = self.version() + 1;
         let (mut entries, rest) = self.entries(kind, sources)?;
         let len = lay_out(&mut entries);
-        while self.make_room(len, rest)? {
-            // Some were carried, and are in other records now.
-            entries.iter_mut().for_each(|entry| entry.base = self.base(&entry.key));
+        loop {
+            let made = self.make_room(len, rest)?;
+            if made != Made::Room {
+                // Some were carried, and are in other records now.
+                entries.iter_mut().for_each(|entry| entry.base = self.base(&entry.key));
+            }
+            if made != Made::Carried {
+                break;
+            }
         }
         // What is no more comes after them, and has no bytes.
         let bytes: Vec<&[u8]> = sources.iter().map(|source| source.bytes).collect();
@@ -298,6 +366,9 @@ impl Writer {
             entry.sum = self.copy_in(place + entry.data, entry, bytes)?;
             self.largest = self.largest.max(alone(&entry.key, entry.size));
         }
+        if kind != Kind::Carry {
+            self.longest = self.longest.max(len);
+        }
         self.commit(kind, version, entries, len)
     }
 
@@ -337,7 +408,7 @@ impl Writer {
             entries: u32::try_from(entries.len()).unwrap_or(u32::MAX),
         };
         let (place, next) = (self.head.place(self.tail), self.head.place(self.tail + len));
-        let free = self.free();
+        let (free, word) = (self.free(), head.commit(&self.head, &table));
         let mut written = || {
             self.map.write(place, &head.bytes())?;
             self.map.write(place + RECORD_HEAD as u64, &table)?;
@@ -345,9 +416,10 @@ impl Writer {
                 // What a log had there before damage cut it off does not come behind this record.
                 self.map.set_long(next, 0)?;
             }
-            self.map.set_long(place, head.commit(&self.head, &table))
+            self.map.set_long(place, word)
         };
         written().map_err(|why| self.failed(why))?;
+        self.newest = Some((place, word));
         self.objects.apply(&head, entries);
         self.tail += len;
         Ok(())
@@ -368,7 +440,8 @@ impl Writer {
     fn allocate_to(&mut self, end: u64) -> io::Result<()> {
         let (at, bytes) = (RING_AT + self.allocated, end - self.allocated);
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        fallocate(&self.file, FallocateFlags::empty(), number(at), number(bytes))?;
+        // A log that was cut is not made longer again.
+        fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, number(at), number(bytes))?;
         self.map.populate(at, bytes)?;
         self.allocated = end;
         Ok(())
@@ -411,13 +484,29 @@ pub(crate) fn read_head(file: &File, path: &Path) -> Result<FileHead, Error> {
     let mut bytes = [0; layout::FILE_HEAD];
     let not_a_log = |why: String| Error::NotALog { path: path.to_owned(), why };
     let failed = |why| Error::System { path: path.to_owned(), why };
-    let len = file.metadata().map_err(failed)?.len();
-    if len < RING_AT {
-        return Err(not_a_log(format!("it has {len} bytes")));
+    let found = file.metadata().map_err(failed)?;
+    if found.mode() & 0o022 != 0 {
+        return Err(not_alone(path));
+    }
+    if found.len() < RING_AT {
+        return Err(not_a_log(format!("it has {} bytes", found.len())));
     }
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     let head = FileHead::parse(&bytes).map_err(not_a_log)?;
     check_len(&head, file, path).map(|()| head)
+}
+
+fn not_alone(path: &Path) -> Error {
+    let path = path.display();
+    Error::Argument(format!(
+        "{path}: others may write to this log, and cut it: it is to be a file of this user alone (chmod 600)"
+    ))
+}
+
+/// Who writes to a file may cut it.
+fn check_owner(file: &File, path: &Path) -> Result<(), Error> {
+    let owner = file.metadata().map_err(|why| Error::System { path: path.to_owned(), why })?.uid();
+    if owner == nix::unistd::geteuid().as_raw() { Ok(()) } else { Err(not_alone(path)) }
 }
 
 /// What was cut is not touched: that would be SIGBUS.

@@ -166,6 +166,75 @@ with streams.open('sim/0') as stream:
 ";
 
 #[test]
+fn numbered_versions_and_a_dataset_are_those_that_the_producer_has_put() {
+    each_user(|bed| {
+        build(bed, "cc -std=gnu11", "stream.c", "nvstream")?;
+        line(bed, "./stream put 9")?;
+        python_module(bed)?;
+        fs::write(bed.work().join("views.py"), VIEWS)?;
+        let path = format!("PATH={}:$PATH PYTHONPATH=.", bed.kit().bin().display());
+        let said = line(bed, &format!("{path} {PYTHON} views.py"))?;
+        ensure!(said.trim() == "right" || said.trim() == "no xarray", "{said}");
+        if said.trim() == "no xarray" {
+            println!("SKIPPED: a dataset needs Python's xarray (scripts/install-deps.sh)");
+        }
+        Ok(())
+    });
+}
+
+/// Versions by `cat --numbered`, and by the module, are the same; a dataset shows the arrays of one version.
+const VIEWS: &str = "
+import subprocess, numpy
+from holdfast import streams
+
+def numbered(name):
+    data = subprocess.run(['holdfast', 'cat', '--follow', '--numbered', 'sim/0', name], capture_output=True, check=True)
+    data, found = data.stdout, {}
+    while data:
+        line, _, data = data.partition(b'\\n')
+        version, size = map(int, line.split())
+        assert len(data) >= size and version not in found, line
+        found[version], data = data[:size], data[size:]
+    return found
+
+def page(number, version):
+    for v in range(version, 1, -1):
+        if v % 7 and (v + number) % 4 == 0:
+            return (v % 251 + number) % 256
+    return 1 + number
+
+with streams.open('sim/0') as stream:
+    fields, steps = numbered('field'), numbered('step')
+    assert list(fields) == list(steps) == list(range(min(steps), 10)) and len(steps) >= 5, list(steps)
+    assert stream.seek() == 9 and stream.version == 9
+    stream.register('step', 'int64')
+    stream.register('field', shape=(40, 4096), dims=('page', 'byte'))
+    for version in fields:
+        assert stream.seek(version) == version
+        assert bytes(stream.memory('field')) == fields[version]
+        assert bytes(stream.memory('step')) == steps[version] and stream.array('step')[0] == version
+        expected = numpy.array([page(number, version) for number in range(40)], 'uint8')
+        assert (stream.array('field') == expected[:, None]).all(), version
+    try:
+        import xarray
+    except ModuleNotFoundError:
+        print('no xarray')
+    else:
+        for version in fields:
+            stream.seek(version)
+            data = stream.dataset()
+            assert isinstance(data, xarray.Dataset) and set(data) == {'field', 'step'}, data
+            assert data.attrs['version'] == version == int(data.step[0])
+            assert data.field.dims == ('page', 'byte') and data.step.dims == ('step_0',)
+            assert data.field.values.tobytes() == fields[version] and data.field.dtype == 'uint8'
+            assert numpy.shares_memory(data.field.values, stream.array('field')), 'a copy'
+            assert (data.field.mean('byte') == data.field[:, 0]).all()
+        stream.seek()
+        assert stream.dataset().version == 9
+        print('right')
+";
+
+#[test]
 fn a_producer_under_run_goes_on_after_a_restart() {
     each_user(|bed| {
         build(bed, "cc -std=gnu11", "stream.c", "nvstream")?;

@@ -1,41 +1,18 @@
 //! Logs in which any bytes were changed, or that were cut, before or while they are open: no panic, no SIGBUS, and what
 //! is read is what was put.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
+use crate::folder::{CAPACITY, Folder, options};
 use holdfast_streams::Error;
 use holdfast_streams::layout::{Kind, PAGE, RING_AT};
 use holdfast_streams::place::Place;
 use holdfast_streams::reader::Reader;
 use holdfast_streams::writer::{Changed, Options, Source, Writer};
 use proptest::prelude::*;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-
-const CAPACITY: u64 = 48 * PAGE;
-
-/// A folder that goes with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("holdfast-streams-hostile-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
-    }
-    fn place(&self) -> Place {
-        Place::parse("sim/0", &self.0).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// The byte of a page in a version: all in the first, and every third page since.
 fn byte(page: usize, version: u64) -> u8 {
@@ -46,10 +23,6 @@ fn byte(page: usize, version: u64) -> u8 {
 
 fn contents(version: u64) -> Vec<u8> {
     (0..4).flat_map(|page| vec![byte(page, version); PAGE as usize]).chain([version as u8; 77]).collect()
-}
-
-fn options() -> Options {
-    Options { capacity: CAPACITY, wait: Duration::ZERO, keep: false }
 }
 
 fn put(writer: &mut Writer, version: u64) -> Result<u64, Error> {
@@ -138,6 +111,75 @@ fn a_log_that_is_cut_under_its_writer_and_reader_is_an_error_of_both() {
     assert!(is_named(reader.step().unwrap_err()) && is_named(reader.read("field").unwrap_err()));
     assert!(is_named(reader.address("step").unwrap_err()) && is_named(reader.versions().unwrap_err()));
     drop((writer, reader));
+}
+
+#[test]
+fn a_log_that_is_cut_in_a_put_is_an_error_of_this_put_and_of_all_later_ones() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let options = Options { wait: Duration::from_secs(600), ..options() };
+    let mut writer = Writer::open(&place, options).unwrap();
+    put(&mut writer, 1).unwrap();
+    let mut reader = Reader::open(&place, "slow").unwrap();
+    reader.seek(1).unwrap();
+    let begun = Arc::new(AtomicU64::new(1));
+    let told = Arc::clone(&begun);
+    let putting = std::thread::spawn(move || {
+        for version in 2.. {
+            told.store(version, Ordering::SeqCst);
+            if let Err(error) = put(&mut writer, version) {
+                return (error, put(&mut writer, version).unwrap_err());
+            }
+        }
+        unreachable!();
+    });
+    // It waits for the reader, in a put.
+    let (mut since, mut at) = (Instant::now(), 1);
+    while at == 1 || since.elapsed() < Duration::from_millis(100) {
+        std::thread::sleep(Duration::from_millis(1));
+        let now = begun.load(Ordering::SeqCst);
+        if now != at {
+            (since, at) = (Instant::now(), now);
+        }
+    }
+    File::options().write(true).open(place.path()).unwrap().set_len(100).unwrap();
+    let (error, later) = putting.join().unwrap();
+    for error in [error, later] {
+        assert!(matches!(&error, Error::NotALog { why, .. } if why.contains("it was cut")), "{error}");
+    }
+    assert!(std::fs::metadata(place.path()).unwrap().len() == 100, "it is not made longer again");
+}
+
+#[test]
+fn a_log_that_was_cut_and_is_as_long_again_is_found_by_the_next_put() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    (1..=3).for_each(|version| assert_eq!(put(&mut writer, version).unwrap(), version));
+    let file = File::options().write(true).open(place.path()).unwrap();
+    file.set_len(100).unwrap();
+    file.set_len(RING_AT + CAPACITY).unwrap();
+    for _ in 0..2 {
+        let error = put(&mut writer, 4).unwrap_err();
+        assert!(matches!(error, Error::NotALog { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_log_that_others_may_write_to_is_refused() {
+    let folder = Folder::new();
+    let place = folder.place();
+    let mut writer = Writer::open(&place, options()).unwrap();
+    put(&mut writer, 1).unwrap();
+    drop(writer);
+    for (mode, is_taken) in [(0o620, false), (0o602, false), (0o644, true), (0o600, true)] {
+        std::fs::set_permissions(place.path(), Permissions::from_mode(mode)).unwrap();
+        let opened = [Writer::open(&place, options()).err(), Reader::open(&place, "").err()];
+        for error in opened {
+            let is_refused = matches!(&error, Some(Error::Argument(why)) if why.contains("chmod 600"));
+            assert!(is_refused != is_taken && is_taken == error.is_none(), "{mode:o}: {error:?}");
+        }
+    }
 }
 
 #[test]
