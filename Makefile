@@ -94,6 +94,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 test: deps check unit e2e ## what CI runs (some 17 minutes on two cores, from nothing)
 
 .PHONY: cuda-table miri deny fuzz-check fuzz s3 garage slurm hosts podman kernel gpu gpu-bare userland chroot
+.PHONY: hosts-failures
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -162,8 +163,12 @@ hosts: build ## MPI codes, PyTorch, Dask and Redis over two and four hosts (root
 	$(SAY) "programs over hosts"
 	@tests/hosts/programs.py $(RELEASE)
 
+hosts-failures: build ## an MPI code under --restart-on-failure, failures of all kinds at random (root; ten minutes)
+	$(SAY) "failures of hosts, agents and ranks"
+	@tests/hosts/failures.py $(RELEASE) --minutes 3 --mtbf 10 --every 2s
+
 test-full: deps check unit loom miri deny fuzz-check s3 garage slurm hosts podman kernel chroot nvcc gpu-bare userland
-test-full: build stand-in
+test-full: hosts-failures build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy

@@ -16,6 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 const NAME: &str = "run.json";
 /// Longer ones are not ours: bytes.
@@ -142,6 +143,12 @@ impl LastRun {
         if let Err(error) = synced {
             tracing::info!("{NAME} of job {}: {error}", job.name());
         }
+    }
+
+    /// How long it ran, by the clock of the host.
+    pub fn duration(&self) -> Duration {
+        let ended_ns = self.ended.map_or(self.started_ns, |ended| ended.at_ns);
+        Duration::from_nanos(ended_ns.saturating_sub(self.started_ns))
     }
 
     /// Whether it has ended, and not as its program or its user wanted. Shells add 128 to a signal.

@@ -27,11 +27,23 @@ pub fn is_of(image: &ImageInfo, recipe: &Recipe) -> bool {
 /// # Errors
 /// What there is of it cannot be read.
 pub fn newest(job: &Job, gang: Option<&GangPlace>) -> Result<Option<u64>, Failure> {
+    newest_of(job, gang, &|_| true)
+}
+
+/// The same of those images alone.
+///
+/// # Errors
+/// As [`newest`].
+pub fn newest_of(
+    job: &Job,
+    gang: Option<&GangPlace>,
+    among: &dyn Fn(u64) -> bool,
+) -> Result<Option<u64>, Failure> {
     if let Some(place) = gang {
-        return choice::newest(job, place);
+        return choice::newest(job, place, among);
     }
     let (recipe, images) = (Recipe::read(job)?, job.images()?);
-    let is_its = |image: &&ImageInfo| image.broken.is_none() && is_of(image, &recipe);
+    let is_its = |image: &&ImageInfo| image.broken.is_none() && is_of(image, &recipe) && among(image.epoch.0);
     Ok(images.iter().rev().find(is_its).map(|image| image.epoch.0))
 }
 

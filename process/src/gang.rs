@@ -24,6 +24,11 @@ pub trait Gang: fmt::Debug + Send + Sync {
     /// A member failed its part (its reason), was lost, or did not come within `within`; then no member's meeting of
     /// this round succeeds any more, and every member's later meetings of the round fail at once.
     fn meet(&self, phase: Phase, own: &[u8], within: Duration) -> Result<Vec<Vec<u8>>, GangError>;
+    /// Whether the round goes on.
+    ///
+    /// # Errors
+    /// It is over: the next meeting would fail.
+    fn goes_on(&self) -> Result<(), GangError>;
 }
 
 /// What all members have done when they meet; in this order.
@@ -167,6 +172,7 @@ pub(crate) fn is_of_one_host(address: &SocketAddr) -> bool {
 pub(crate) mod testing {
     use super::{Gang, GangError, Phase};
     use std::collections::HashMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Condvar, Mutex};
     use std::time::{Duration, Instant};
 
@@ -182,6 +188,14 @@ pub(crate) mod testing {
     struct Shared {
         said: Mutex<HashMap<(Phase, u32), Vec<u8>>>,
         changed: Condvar,
+        is_over: AtomicBool,
+    }
+
+    impl Thread {
+        /// Another member is lost.
+        pub fn lose(&self) {
+            self.shared.is_over.store(true, Ordering::Relaxed);
+        }
     }
 
     /// All members of one.
@@ -214,6 +228,13 @@ pub(crate) mod testing {
                     return Err(GangError::of(1 - self.member as usize, "it did not come"));
                 }
                 said = self.shared.changed.wait_timeout(said, left).unwrap().0;
+            }
+        }
+
+        fn goes_on(&self) -> Result<(), GangError> {
+            match self.shared.is_over.load(Ordering::Relaxed) {
+                true => Err(GangError::of(1 - self.member as usize, "it was lost")),
+                false => Ok(()),
             }
         }
     }

@@ -5,6 +5,8 @@
 //! a program is ended before it is restarted; what its user has ended is not restarted; there are no more restarts than
 //! were asked for. Fails by: the end of the last child, with words why there is no further one.
 
+use super::restart_choice::{Attempts, Failed};
+use super::restart_places::{Chosen, Places};
 use crate::args::{GangArgs, RunArgs, supervision};
 use crate::entries::{ENV_SUPERVISED, own_environment, variable};
 use crate::exit::{Exit, Failure};
@@ -19,7 +21,6 @@ use holdfast_sys::spawn::Start;
 use holdfast_sys::{attributes, clock, fd, poll, ptrace, signals};
 use holdfast_tiers::{Job, Store};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -34,15 +35,9 @@ use std::time::{Duration, Instant};
 const NAME: &str = "restarts.json";
 /// Longer ones are not ours: bytes.
 const LONGEST: u64 = 1 << 20;
-/// So often in a row a program may fail that goes on from one image.
-const MOST_OF_ONE: u32 = 3;
-/// The pause before the second restart in a row from one image; twice as long before the third.
-const PAUSE: Duration = Duration::from_secs(1);
 /// So long the end of a program is waited for of which nothing is left.
 const SETTLING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
-/// The pause after a restart that was refused.
-const IN_THE_WAY: Duration = Duration::from_secs(10);
 
 /// A restart, as the job's folder has it: `restarts.json`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -79,9 +74,8 @@ struct Watched<'a> {
     gang: Option<(String, GangChoice)>,
     args: &'a RunArgs,
     most: u32,
-    /// Hosts that were not used yet, and those that were, by the ones whose places they have taken.
-    spares: VecDeque<String>,
-    moved: BTreeMap<String, String>,
+    places: Places,
+    attempts: Attempts,
 }
 
 /// `run --restart-on-failure`.
@@ -105,9 +99,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>, most: u32) -> Result<Ending, Fai
         _ => (name.clone(), GangChoice::Place(member, members)),
     });
     let job = place.map_or_else(|| name.clone(), |(member, _)| member_job(name, member));
-    let spares = args.on_failure.spare.iter().cloned().collect();
-    let (store, moved) = (&store, BTreeMap::new());
-    Watched { store, job, gang, args, most, spares, moved }.run(std::env::args_os().skip(1).collect())
+    let (store, places) = (&store, Places::of(&args.on_failure.spare));
+    Watched { store, job, gang, args, most, places, attempts: Attempts::default() }
+        .run(std::env::args_os().skip(1).collect())
 }
 
 impl Watched<'_> {
@@ -115,7 +109,7 @@ impl Watched<'_> {
         let state = StartState::take()?;
         // What our child leaves when it ends is ours then, and no one else's.
         attributes::adopt_orphans();
-        let (mut words, mut told, mut same) = (first, Vec::<Restarted>::new(), 0);
+        let (mut words, mut told) = (first, Vec::<Restarted>::new());
         loop {
             let before = self.last();
             if let Some(signal) = state.told_to_end().filter(|_| !told.is_empty()) {
@@ -124,7 +118,7 @@ impl Watched<'_> {
             let child = start(&state, &words, told.len() < self.most as usize)?;
             leave_output();
             let status = wait(&state, child)?;
-            let Some((why, has_run)) = self.failure(before.as_ref(), status, told.len()) else {
+            let Some((why, how)) = self.failure(before.as_ref(), status, told.len()) else {
                 return Ok(Ending::Program(status));
             };
             leftover::end();
@@ -135,27 +129,29 @@ impl Watched<'_> {
                 report::warn(&text);
                 return Ok(Ending::Program(status));
             }
-            let Some(image) = self.newest()? else {
+            let Some(newest) = self.newest(&|_| true)? else {
                 report::warn(&format!("{why}; there is no image of this run to restart it from"));
                 return Ok(Ending::Program(status));
             };
-            same = if told.last().is_some_and(|last| last.image == image) { same + 1 } else { 0 };
-            if same >= MOST_OF_ONE {
+            self.attempts.failed(how, newest);
+            if let Some(times) = self.attempts.too_many() {
                 let text = format!(
-                    "{why}; it has failed {} times in a row from image {image}: not again. `holdfast restart {}@N` \
-                     goes on from an earlier one",
-                    same + 1,
+                    "{why}; it has failed {times} times in a row: not again. `holdfast restart {}@N` goes on from an \
+                     earlier image",
                     self.name()
                 );
                 report::warn(&text);
                 return Ok(Ending::Program(status));
             }
-            // What is in its way may be ending, on another host, too.
-            let pause = if has_run { PAUSE * same } else { IN_THE_WAY };
-            if let Some(signal) = pause_for(&state, pause) {
+            if let Some(signal) = pause_for(&state, self.attempts.pause(how)) {
                 return Ok(Ending::Program(ExitStatus::from_raw(signal)));
             }
-            words = self.words(image)?;
+            let image = self.trusted(newest)?;
+            self.attempts.restarted(image, newest);
+            words = match self.words_in_time(&state, image, newest)? {
+                Ok(words) => words,
+                Err(signal) => return Ok(Ending::Program(ExitStatus::from_raw(signal))),
+            };
             told.push(Restarted { at_ns: clock::realtime_ns(), image, why: why.clone() });
             self.note(&told, &format!("{why}; restart {} of {} from image {image}", told.len(), self.most));
         }
@@ -173,14 +169,13 @@ impl Watched<'_> {
         LastRun::read(&self.found()?)
     }
 
-    /// What has failed, in words, and whether the program has run; `None`: nothing, or something for which a restart is
-    /// no remedy.
+    /// What has failed, in words, and what that was; `None`: nothing, or something for which a restart is no remedy.
     fn failure(
         &self,
         before: Option<&LastRun>,
         status: ExitStatus,
         restarts: usize,
-    ) -> Option<(String, bool)> {
+    ) -> Option<(String, Failed)> {
         let job = &self.job;
         let is_its = |last: &LastRun| before.is_none_or(|before| before.started_ns != last.started_ns);
         let look = || self.last().filter(is_its);
@@ -200,32 +195,75 @@ impl Watched<'_> {
             _ if status.success() => None,
             // Holdfast itself has failed, and has said why.
             None if restarts == 0 || is_by_user(status) => None,
-            None => Some((format!("job {job} could not be restarted ({status})"), false)),
+            None => Some((format!("job {job} could not be restarted ({status})"), Failed::Restart)),
             Some(last) if last.ended.is_some() => last.has_failed().then(|| {
-                let lost = || "was ended, for its agent or its gang was lost".to_owned();
-                let how = if last.lost { lost() } else { last.end_text() };
-                (format!("job {job} {how}"), true)
+                let lost = || ("was ended, for its agent or its gang was lost".to_owned(), Failed::Lost);
+                let by_itself = || (last.end_text(), Failed::Program(last.duration()));
+                let (text, how) = if last.lost { lost() } else { by_itself() };
+                (format!("job {job} {text}"), how)
             }),
             // The front was killed.
             Some(last) if last.told || is_by_user(status) => None,
-            Some(_) => Some((format!("the command of job {job} was lost ({status})"), true)),
+            Some(_) => Some((format!("the command of job {job} was lost ({status})"), Failed::Lost)),
         }
     }
 
-    /// The newest image to go on from.
-    fn newest(&self) -> Result<Option<u64>, Failure> {
+    /// The newest image to go on from, of those.
+    fn newest(&self, among: &dyn Fn(u64) -> bool) -> Result<Option<u64>, Failure> {
         let Some(job) = self.found() else { return Ok(None) };
         // As it was run: the place of a gang is in it.
-        same_run::newest(&job, Recipe::read(&job)?.settings.gang.as_ref())
+        same_run::newest_of(&job, Recipe::read(&job)?.settings.gang.as_ref(), among)
+    }
+
+    /// The newest one that is not suspect; of a gang whose members agree on one, the newest.
+    fn trusted(&self, newest: u64) -> Result<u64, Failure> {
+        if self.agrees() {
+            return Ok(newest);
+        }
+        Ok(self.newest(&|image| self.attempts.trusts(image))?.unwrap_or(newest))
+    }
+
+    /// Whether the members of the gang, which their user starts, agree on an image.
+    fn agrees(&self) -> bool {
+        matches!(self.gang, Some((_, GangChoice::Place(..))))
+    }
+
+    /// The command line of a restart, when there are hosts for it; or a signal that ends us.
+    ///
+    /// # Errors
+    /// For long there are none.
+    fn words_in_time(
+        &mut self,
+        state: &StartState,
+        image: u64,
+        newest: u64,
+    ) -> Result<Result<Vec<OsString>, i32>, Failure> {
+        loop {
+            let failure = match self.words(image) {
+                Err(failure) if failure.exit == Exit::Refused => failure,
+                words => return words.map(Ok),
+            };
+            self.attempts.failed(Failed::NoHost, newest);
+            if self.attempts.too_many().is_some() {
+                return Err(failure);
+            }
+            let pause = self.attempts.pause(Failed::NoHost);
+            report::warn(&format!("{failure}; it is tried again in {} s", pause.as_secs()));
+            if let Some(signal) = pause_for(state, pause) {
+                return Ok(Err(signal));
+            }
+        }
     }
 
     /// The command line of a restart.
     fn words(&mut self, image: u64) -> Result<Vec<OsString>, Failure> {
         let mut words: Vec<OsString> = vec!["--store".into(), self.store.root().into()];
         words.extend(["restart", "--stdio", "keep"].map(OsString::from));
-        // The members of a gang that their user starts agree on one.
-        let agreed = matches!(self.gang, Some((_, GangChoice::Place(..))));
-        words.push(if agreed { self.name().into() } else { format!("{}@{image}", self.name()).into() });
+        words.push(if self.agrees() {
+            self.name().into()
+        } else {
+            format!("{}@{image}", self.name()).into()
+        });
         if self.gang.is_some() {
             let GangArgs { gang_listen, gang_wait, .. } = &self.args.gang;
             let wait = gang_wait.map(|wait| format!("{}s", wait.as_secs()));
@@ -251,7 +289,7 @@ impl Watched<'_> {
     /// Where the members are to be, if one of them is not where it was.
     ///
     /// # Errors
-    /// A host is not reached, and no spare one is.
+    /// A host is not reached, and no other one is left.
     fn hosts(&mut self, gang: &str, image: u64) -> Result<Option<Vec<String>>, Failure> {
         let Some(folder) = GangFolder::open(self.store, gang)? else { return Ok(None) };
         let image = folder.image(image)?;
@@ -259,34 +297,17 @@ impl Watched<'_> {
             member.ssh.as_ref().map_or_else(|| member.host.clone(), |remote| remote.host.clone())
         };
         let were: Vec<String> = image.members.iter().map(host).collect();
-        let mut now: Vec<String> =
-            were.iter().map(|host| self.moved.get(host).unwrap_or(host).clone()).collect();
-        loop {
-            let gone = ssh::unreached(now.get(1..).unwrap_or_default())?;
-            let Some(first) = gone.first() else { break };
-            for lost in &gone {
-                // A host of two members is asked twice.
-                if !now.iter().skip(1).any(|host| host == lost) {
-                    continue;
-                }
-                let Some(spare) = self.spares.pop_front() else {
-                    let what = match self.args.on_failure.spare.is_empty() {
-                        true => "no spare host was named (--spare)",
-                        false => "no spare host is left",
-                    };
-                    let why = format!("gang {gang} is not restarted: ssh does not reach {first}, and {what}");
-                    return Err(Failure::new(Exit::Refused, why));
+        match self.places.choose(&were, &ssh::unreached, &report::note)? {
+            Chosen::On(now) => Ok((now != were).then_some(now)),
+            Chosen::NoneFor(lost) => {
+                let what = match self.args.on_failure.spare.is_empty() {
+                    true => "no spare host was named (--spare)",
+                    false => "no spare host is left",
                 };
-                report::note(&format!("ssh does not reach {lost}: {spare} takes its place"));
-                for (at, host) in now.iter_mut().enumerate().skip(1).filter(|(_, host)| *host == lost) {
-                    host.clone_from(&spare);
-                    if let Some(was) = were.get(at) {
-                        self.moved.insert(was.clone(), spare.clone());
-                    }
-                }
+                let why = format!("gang {gang} is not restarted: ssh does not reach {lost}, and {what}");
+                Err(Failure::new(Exit::Refused, why))
             }
         }
-        Ok((now != were).then_some(now))
     }
 
     /// Says it, to the user and in the log of the job.

@@ -75,10 +75,20 @@ pub(super) fn not_whole(gang: &str, number: u64, why: &str) -> String {
 /// # Errors
 /// There is none, or the one that was named is not whole.
 pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImage, Failure> {
+    choose_of(store, gang, wanted, &|_| true)
+}
+
+fn choose_of(
+    store: &Store,
+    gang: &str,
+    wanted: Option<u64>,
+    among: &dyn Fn(u64) -> bool,
+) -> Result<GangImage, Failure> {
     let Some(folder) = GangFolder::open(store, gang)? else {
         return Err(Failure::new(Exit::NotFound, format!("gang {gang} has no image")));
     };
-    let numbers = folder.images()?;
+    let mut numbers = folder.images()?;
+    numbers.retain(|number| among(*number));
     let judge = |number: u64| {
         let image = match folder.image(number) {
             Err(failure) => return Verdict::Bad(failure.message),
@@ -98,23 +108,25 @@ pub fn choose(store: &Store, gang: &str, wanted: Option<u64>) -> Result<GangImag
     Ok(of)
 }
 
-/// The number of the newest image that the gang of this member goes on from. Where each host has a store of its own,
-/// the members agree on one when they meet: here it is of the last run of this one.
+/// The number of the newest image of those that the gang of this member goes on from. Where each host has a store of
+/// its own, the members agree on one when they meet: here it is of the last run of this one.
 ///
 /// # Errors
 /// What there is of the gang cannot be read.
-pub fn newest(job: &Job, place: &GangPlace) -> Result<Option<u64>, Failure> {
+pub fn newest(job: &Job, place: &GangPlace, among: &dyn Fn(u64) -> bool) -> Result<Option<u64>, Failure> {
     let store = Store::open(job.dir().parent().unwrap_or(job.dir()))?;
     let Some(folder) = GangFolder::open(&store, &place.name)? else { return Ok(None) };
     if !folder.is_shared() {
-        return match choose(&store, &place.name, None) {
+        return match choose_of(&store, &place.name, None, among) {
             Ok(image) => Ok(Some(image.image)),
             Err(failure) if failure.exit == Exit::NotFound => Ok(None),
             Err(failure) => Err(failure),
         };
     }
     let run_ns = Recipe::read(job)?.created_ns;
-    let is_its = |number: &u64| folder.image(*number).is_ok_and(|image| image.is_of(place.member, run_ns));
+    let is_its = |number: &u64| {
+        among(*number) && folder.image(*number).is_ok_and(|image| image.is_of(place.member, run_ns))
+    };
     Ok(folder.images()?.into_iter().rev().find(is_its))
 }
 

@@ -88,6 +88,10 @@ impl Gang for Round {
         let met = self.seat.meet((self.number, phase as u32, &name), own, within);
         met.map_err(GangError::from)
     }
+
+    fn goes_on(&self) -> Result<(), GangError> {
+        self.failure().map_or(Ok(()), |failed| Err(failed.into()))
+    }
 }
 
 impl From<Failed> for GangError {

@@ -1,10 +1,11 @@
-/* Heat in a plate whose rows are spread over MPI ranks; knows nothing of Holdfast. `stencil STEPS WIDTH`: all bits of
- * the plate are in the sum that rank 0 prints every 20 steps. */
+/* Heat in a plate whose rows are spread over MPI ranks; knows nothing of Holdfast. `stencil STEPS WIDTH
+ * [PAUSE]`: all bits of the plate are in the sum that rank 0 prints every 20 steps; microseconds to wait after each. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ROWS 60
 
@@ -15,7 +16,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc < 3) MPI_Abort(MPI_COMM_WORLD, 64);
-    long steps = atol(argv[1]), width = atol(argv[2]);
+    long steps = atol(argv[1]), width = atol(argv[2]), pause_us = argc > 3 ? atol(argv[3]) : 0;
     double *now = calloc((ROWS + 2) * width, sizeof *now), *next = calloc((ROWS + 2) * width, sizeof *next);
     if (now == NULL || next == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
     for (long i = 0; i < ROWS * width; i++) now[width + i] = (double)((i * 7919 + rank * 104729) % 1000);
@@ -33,6 +34,7 @@ int main(int argc, char **argv)
                 next[row * width + column] = 0.25 * (at[-1] + at[1] + at[-width] + at[width]);
             }
         memcpy(now + width, next + width, sizeof *now * ROWS * width);
+        if (pause_us > 0) usleep((useconds_t)pause_us);
         if (step % 20 != 0) continue;
         uint64_t own = 0, sum = 0;
         for (long i = width; i < (ROWS + 1) * width; i++) {

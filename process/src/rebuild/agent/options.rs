@@ -38,12 +38,15 @@ pub struct RebuildOptions {
 
 impl RebuildOptions {
     /// # Errors
-    /// The agent is told to end: nothing of the program has run yet.
+    /// The agent is told to end, or another member of the gang has failed: nothing of the program has run yet.
     pub fn go_on(&self) -> Result<(), RebuildError> {
         let told = |fd: &Arc<OwnedFd>| poll::readable(&[fd.as_fd()], Some(Duration::ZERO));
-        match self.interrupt.as_ref().map(told) {
-            Some(Ok(ready)) if ready == [true] => Err(RebuildError::Interrupted),
-            _ => Ok(()),
+        if self.interrupt.as_ref().map(told).is_some_and(|ready| ready.is_ok_and(|ready| ready == [true])) {
+            return Err(RebuildError::Interrupted);
+        }
+        match &self.gang {
+            Some(gang) => Ok(gang.goes_on()?),
+            None => Ok(()),
         }
     }
 }

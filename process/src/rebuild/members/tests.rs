@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gang::testing;
+use crate::rebuild::RebuildOptions;
 use crate::rebuild::testing as records;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Description, Object, SocketState};
@@ -175,4 +176,35 @@ fn what_a_member_says_is_checked() {
         let error = make(&client, Some(&gang[0]), &|| Ok(())).unwrap_err().to_string();
         assert!(error.contains("is not understood"), "{said}: {error}");
     }
+}
+
+/// It is not waited for as long as connections are tried.
+#[test]
+fn a_member_that_is_lost_is_not_waited_for() {
+    let (one, other) = connection();
+    let (client, server) =
+        (image(vec![end(&one, 1, 7, b"", false)]), image(vec![end(&other, 0, 7, b"", false)]));
+    close(one, other);
+    let mut gang = testing::threads(2);
+    let (there, here) = (gang.pop().unwrap(), std::sync::Arc::new(gang.pop().unwrap()));
+    let options = RebuildOptions {
+        lazy: false,
+        socket_path: "/".into(),
+        interrupt: None,
+        left: Vec::new(),
+        saved_dir: "/".into(),
+        environment: Vec::new(),
+        addresses: Vec::new(),
+        gang: Some(here),
+    };
+    let begun = Instant::now();
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            // It has met the others, and is lost then.
+            make(&server, Some(&there), &|| Err(RebuildError::Interrupted)).unwrap_err();
+            there.lose();
+        });
+        make(&client, options.gang.as_deref(), &|| options.go_on()).unwrap_err().to_string()
+    });
+    assert!(error.contains("member 1: it was lost") && begun.elapsed() < CONNECTING / 2, "{error}");
 }
