@@ -101,6 +101,8 @@ fn images_and_folders_on_disk_are_refused_by_name() {
             ),
             (&["run", "--tier", "log=/dev/shm/x,max=1K", "--", "true"], 64, "a log has 64K to 16T"),
             (&["run", "--tier", "log=x", "--", "true"], 64, "begin with /"),
+            (&["run", "--tier", "log=/nosuch/x", "--", "true"], 64, "the folder above it is not there"),
+            (&["run", "--tier", "memory=/nosuch/x", "--", "true"], 0, "the folder above it is not there"),
             (&["restart", "--tier", "log=/dev/shm/x", "j"], 64, "no images"),
             (&["sync", "--tier", "log=/dev/shm/x", "j"], 64, "no images"),
             (&["fetch", "--tier", "log=/dev/shm/x", "j"], 64, "no images"),

@@ -65,6 +65,21 @@ pub(crate) fn check_folder(path: &Path, link: bool) -> Result<(), TierError> {
     check_owner(path, &meta)
 }
 
+/// Why a folder cannot be made.
+pub(super) const NOTHING_ABOVE: &str =
+    "the folder above it is not there; mount its file system, or make the folder";
+
+/// Makes the folder that a user has named for a tier, or the first one below that.
+///
+/// # Errors
+/// As [`make_folder`]; [`TierError::Settings`]: the one above it is not there.
+pub(super) fn make_root(path: &Path, link: bool) -> Result<(), TierError> {
+    make_folder(path, link).map_err(|error| match error {
+        TierError::NotFound { object } => TierError::Settings { object, why: NOTHING_ABOVE.to_owned() },
+        error => error,
+    })
+}
+
 /// Makes a folder, durably, if it is not there, and checks it.
 pub(crate) fn make_folder(path: &Path, link: bool) -> Result<(), TierError> {
     match DirBuilder::new().mode(0o700).create(path) {

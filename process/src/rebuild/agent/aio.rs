@@ -13,6 +13,7 @@ use crate::rebuild::error::RebuildError;
 use holdfast_image::Addr;
 use holdfast_image::aio::AioContext;
 use holdfast_image::record::ProcessRecord;
+use holdfast_sys::clock;
 use holdfast_sys::procmem::ForcedMemory;
 use std::io;
 
@@ -33,7 +34,47 @@ pub fn restore(
     record: &ProcessRecord,
     memory: &ForcedMemory,
 ) -> Result<(), RebuildError> {
+    if record.aio.is_empty() {
+        return Ok(());
+    }
+    let _here = OnOneProcessor::pin(leader.remote.tid)?;
     record.aio.iter().try_for_each(|context| restore_one(leader, memory, context))
+}
+
+/// While it lives, a thread runs on one processor. The kernel keeps a part of a ring's free places per processor
+/// (fs/aio.c, `__get_reqs_available`: `req_batch` of them at once): those that a thread has left behind on another one
+/// are not its own any more, and a full ring cannot be filled again.
+struct OnOneProcessor {
+    tid: i32,
+    before: Vec<u64>,
+}
+
+impl OnOneProcessor {
+    fn pin(tid: i32) -> Result<OnOneProcessor, RebuildError> {
+        let before =
+            clock::affinity(tid).map_err(RebuildError::io("reading the affinity of the new thread"))?;
+        clock::set_affinity(tid, &first_of(&before))
+            .map_err(RebuildError::io("having the new thread run on one processor"))?;
+        Ok(OnOneProcessor { tid, before })
+    }
+}
+
+impl Drop for OnOneProcessor {
+    fn drop(&mut self) {
+        // The thread's own affinity is set later, as the image has it; if it is gone, that is noticed there.
+        let _ = clock::set_affinity(self.tid, &self.before);
+    }
+}
+
+/// The first processor of a mask, alone.
+fn first_of(mask: &[u64]) -> Vec<u64> {
+    let mut found = false;
+    let alone = mask.iter().map(|word| {
+        let bit = if found { 0 } else { word & word.wrapping_neg() };
+        found |= bit != 0;
+        bit
+    });
+    alone.collect()
 }
 
 fn wrong(context: &AioContext, why: &str) -> RebuildError {
@@ -135,4 +176,16 @@ fn iocb(file: u64, byte: u64) -> [u8; IOCB_LEN] {
     bytes[24..32].copy_from_slice(&byte.to_le_bytes());
     bytes[32..40].copy_from_slice(&1_u64.to_le_bytes());
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_of;
+
+    #[test]
+    fn the_first_processor_of_a_mask_is_alone() {
+        assert_eq!(first_of(&[0b1100, 0b1]), [0b100, 0]);
+        assert_eq!(first_of(&[0, 1 << 63]), [0, 1 << 63]);
+        assert!(first_of(&[]).is_empty());
+    }
 }

@@ -18,7 +18,7 @@ mod unfinished;
 use self::file_system::survives;
 use self::opened::Opened;
 use self::unfinished::Unfinished;
-use super::posix::{FileBlob, others_may_write, why_read_only};
+use super::posix::{FileBlob, NOTHING_ABOVE, others_may_write, why_read_only};
 use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -48,9 +48,7 @@ impl FolderTier {
             (None, Some(true)) => parent,
             (Some(false), _) => return Err(settings("this is a file; a tier needs a folder")),
             (None, _) => {
-                return Err(settings(
-                    "the folder above it is not there; mount its file system, or make the folder",
-                ));
+                return Err(settings(NOTHING_ABOVE));
             }
         };
         let survives = survives(existing)?;

@@ -92,7 +92,7 @@ pub(super) fn make(base: &Path, dir: &Path, name: &str) -> Result<Home, TierErro
     let store = dir.parent().unwrap_or(dir);
     let store = identity(store).map_err(TierError::io("look at", posix::shown(store)))?;
     let top = base.join(format!("holdfast-{}", lock::euid()));
-    posix::make_folder(&top, false)?;
+    posix::make_root(&top, false)?;
     remove_stale(&top);
     // Two folders of one name are told apart by the inode, which stays when the store is moved.
     let number = |number| if number == 0 { String::new() } else { format!("-{number}") };

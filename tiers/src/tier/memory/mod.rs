@@ -49,7 +49,7 @@ impl MemoryTier {
     /// # Errors
     /// The folder cannot be made, belongs to another uid, others may write to it, or it is on a disk.
     pub fn open(root: &Path, max: u64) -> Result<MemoryTier, TierError> {
-        posix::make_folder(root, true)?;
+        posix::make_root(root, true)?;
         let files = LocalTier::open(root)?;
         let (system, dax) = in_memory(files.root(), ", or use dir= for a disk")?;
         Ok(MemoryTier::at(files, &system, max, dax))
@@ -102,7 +102,7 @@ impl MemoryTier {
 /// # Errors
 /// As [`MemoryTier::open`].
 pub fn make_log_folder(root: &Path) -> Result<(), TierError> {
-    posix::make_folder(root, true)?;
+    posix::make_root(root, true)?;
     in_memory(root, "").map(drop)
 }
 
