@@ -137,6 +137,8 @@ BESIDE = [
      "SYS_ioctl attributes::set_limit attributes::set_nice attributes::set_scheduler clock::set_affinity fs::write "
      "sched::set_deadline sched::set_io_priority sched::set_turn_ns",
      "a traced process: its id is its own; what the record has"),
+    ("limits, priorities and settings of the process are set", "agent/aio.rs", "clock::set_affinity",
+     "a traced thread: its id is its own; for a moment, one of the processors that it has"),
     ("limits, priorities and settings of the process are set", "new_process/files.rs", "attributes::set_limit",
      "its own"),
     ("limits, priorities and settings of the process are set", "new_process/fork_tree.rs",

@@ -11,7 +11,11 @@
 /* More than a third of what a ring of this many requests has room for (127), so that it goes round. */
 #define MANY 45
 
-static aio_context_t busy, waiting;
+/* How many requests a third one takes and gives up to near its end, and how many wait in a fourth, nearly full. */
+#define LATE 125
+#define FULL 90
+
+static aio_context_t busy, waiting, late, full;
 static int file, other;
 static char *bytes, few[4];
 /* What was given to the second context and not taken yet: a number for each, ascending. */
@@ -28,6 +32,7 @@ static void prepare(void)
     (void)!fcntl(file, F_SETFL, O_DIRECT);
     if (syscall(SYS_io_setup, 16, &busy) != 0) not_here("io_setup");
     CHECK(syscall(SYS_io_setup, 16, &waiting) == 0);
+    CHECK(syscall(SYS_io_setup, 16, &late) == 0 && syscall(SYS_io_setup, 16, &full) == 0);
 }
 
 static void give(aio_context_t context, int from, uint64_t number, size_t len)
@@ -45,8 +50,20 @@ static void take(aio_context_t context, uint64_t number, size_t len)
     CHECK(event.data == number && event.res == (int64_t)len);
 }
 
+/* Always at the same places of their rings, where as many requests are hard to make again. */
+static void late_and_full(long round)
+{
+    for (int i = 0; i < (round == 0 ? LATE : 127); i++) {
+        give(late, other, (uint64_t)i, 4);
+        take(late, (uint64_t)i, 4);
+    }
+    for (uint64_t i = 0; round > 0 && i < FULL; i++) take(full, i, 4);
+    for (uint64_t i = 0; i < FULL; i++) give(full, other, i, 4);
+}
+
 static void round_of(long round)
 {
+    late_and_full(round);
     /* The read of the round before, into memory that is another one's meanwhile. */
     if (round > 0) {
         take(busy, (uint64_t)round, SIZE);

@@ -22,8 +22,8 @@ use holdfast_image::{Addr, PAGE_SIZE, PageCount, address_space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::cuda::Suspended;
 use holdfast_process::{
-    Adopted, Awaited, Cut, CutError, CutOptions, Engine, Gang, GuardOptions, Members, Phase, Plan, Roster,
-    SlotCount, Target, Tracer, refuse_process,
+    Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
+    Target, Tracer, refuse_process,
 };
 use holdfast_sys::fault;
 use parking_lot::{Mutex, MutexGuard};
@@ -179,9 +179,7 @@ fn stop(
     if let Some(round) = &request.round {
         fault::point("gang-prepared");
         // All stop at the same time. Why not, the round knows.
-        round
-            .meet(Phase::Prepared, &[], gang::STORING)
-            .map_err(|error| CheckpointError::Failed(error.to_string()))?;
+        round.prepared(gang::STORING).map_err(|error| CheckpointError::Failed(error.to_string()))?;
     }
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {

@@ -16,17 +16,17 @@ use crate::gang::added::Added;
 use crate::gang::folder::{GangFolder, Needed};
 use crate::gang::gather::gather;
 use crate::gang::guard::offer::{Offer, Said};
-use crate::gang::image::{GangImage, MemberImage, digest_of};
+use crate::gang::image::{MemberImage, digest_of};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
 use crate::gang::seat::Seat;
 use crate::gang::ssh::{self, Ssh, Task};
+use crate::gang::takeover::{self, Leads, Parts};
 use crate::gang::waiting::{Meanwhile, Plan};
 use crate::rsh::launchers;
 use crate::settings::{GangPlace, Settings};
 use holdfast_image::Epoch;
-use holdfast_process::{Gang, Phase};
-use holdfast_sys::clock;
+use holdfast_process::{Gang, GangError, Phase};
 use holdfast_sys::fault;
 use holdfast_sys::poll::Bell;
 use holdfast_sys::signals::SignalMessages;
@@ -288,21 +288,39 @@ fn make_image(
     round: &Round,
     (epoch, is_last): (Epoch, bool),
 ) -> Result<u64, String> {
-    fault::point("gang-committed");
     let own = own_part(context, gang, epoch)?;
+    let leads = leads(gang, round);
+    if gang.is_leader() {
+        takeover::clear(&gang.folder);
+        // Without it the leader's loss costs this image, which is no reason to have none.
+        let written = Parts::of(&gang.folder, round.mark()).and_then(|parts| {
+            parts.write(&own.image, Some(leads.clone())).map_err(|failure| failure.message)
+        });
+        if let Err(why) = written {
+            tracing::warn!("no member can take over from this one in this checkpoint: {why}");
+        }
+    }
+    fault::point("gang-committed");
     let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
-    let said = round.meet(Phase::Committed, &text, STORING).map_err(|error| error.to_string())?;
+    let said = match round.meet(Phase::Committed, &text, STORING) {
+        Ok(said) => said,
+        Err(why) => return take_over(gang, round, &own.image, &why),
+    };
     let said: Result<Vec<Committed>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
     let said = said.map_err(|error| format!("what a member says of its image: {error}"))?;
     let mut named = (0, String::new());
     if gang.is_leader() {
         fault::point("gang-all-committed");
-        named = publish(gang, said.iter().map(|one| one.image.clone()).collect())
+        named = takeover::publish(&gang.folder, said.iter().map(|one| one.image.clone()).collect(), &leads)
             .map_err(|failure| failure.message)?;
+        takeover::clear(&gang.folder);
         fault::point("gang-named");
     }
     let text = serde_json::to_vec(&named).map_err(|error| error.to_string())?;
-    let heard = round.meet(Phase::Named, &text, NAMING).map_err(|error| error.to_string())?;
+    let heard = match round.meet(Phase::Named, &text, NAMING) {
+        Ok(heard) => heard,
+        Err(why) => return take_over(gang, round, &own.image, &why),
+    };
     let first = heard.first().and_then(|text| serde_json::from_slice::<(u64, String)>(text).ok());
     let (number, id) = first.ok_or("the leader has not said which image of the gang it made")?;
     if let Some(guard) = &gang.guard {
@@ -313,20 +331,37 @@ fn make_image(
     Ok(number)
 }
 
-/// Its number, and what tells it from others.
-fn publish(gang: &Membership, mut parts: Vec<MemberImage>) -> Result<(u64, String), Failure> {
-    for part in &mut parts {
-        part.ssh = gang.added.as_ref().and_then(|added| added.of(part.member));
+/// What the leader knows alone.
+fn leads(gang: &Membership, round: &Round) -> Leads {
+    let of = |member| gang.added.as_ref().and_then(|added| added.of(member));
+    let key = gang.added.as_ref().map(|added| added.key().clone());
+    Leads { reached: (0..round.members()).map(of).collect(), key }
+}
+
+/// The leader was lost when this member had committed: if all others have, too, they make the image of the gang. `why`:
+/// in what words the leader was lost.
+///
+/// # Errors
+/// They have not, or not yet: then the last one makes it.
+fn take_over(gang: &Membership, round: &Round, own: &MemberImage, why: &GangError) -> Result<u64, String> {
+    if gang.is_leader() || why.member != Some(0) {
+        return Err(why.to_string());
     }
-    let folder = &gang.folder;
-    let number = folder.images()?.last().copied().unwrap_or(0).saturating_add(1);
-    let image = GangImage::new(&gang.seat.place().name, number, clock::realtime_ns(), parts);
-    let image = GangImage { key: gang.added.as_ref().map(|added| added.key().clone()), ..image };
-    GangImage::decode(&image.gang, number, &image.encode())
-        .map_err(|why| Failure::new(Exit::Internal, format!("the image of the gang: {why}")))?;
-    folder.publish(&image)?;
-    tracing::info!("image {number} of gang {} is there", image.gang);
-    Ok((number, image.id()))
+    let made = Parts::of(&gang.folder, round.mark()).and_then(|parts| {
+        let made = parts.write(own, None).and_then(|()| parts.make_image());
+        made.map_err(|failure| failure.message)
+    });
+    match made {
+        Ok(Some(number)) => {
+            tracing::info!(
+                "{why}; image {number} of the gang is there all the same: all have committed theirs"
+            );
+            Ok(number)
+        }
+        // The leader may have made it before it was lost.
+        Ok(None) => takeover::names(&gang.folder, own).ok_or_else(|| why.to_string()),
+        Err(error) => Err(format!("{why}; {error}")),
+    }
 }
 
 /// Images of the gang of which this member's part is gone, by its rules, are none any more. Of the leader.

@@ -2,10 +2,10 @@
 //! protected (`protected-000001`). In the store; or, where
 //! each host has a store of its own, in a folder that they share (`--gang-folder`), which `folder` in the store names.
 //!
-//! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time. Read by the other
-//! members and by commands, on any host. Invariants: files are 0600, their folder 0700; an image is created once and
-//! never changed. Fails by: an error that names the file; one that cannot be read is never taken for one that is not
-//! there.
+//! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time; by others when it is
+//! lost in a checkpoint ([`super::takeover`]). Read by the other members and by commands, on any host. Invariants: files
+//! are 0600, their folder 0700; an image is created once and never changed. Fails by: an error that names the file; one
+//! that cannot be read is never taken for one that is not there.
 
 use super::image::{GangImage, MOST_BYTES};
 use super::key::Key;
@@ -180,20 +180,7 @@ impl GangFolder {
     /// What is there cannot be read, or was not written by one.
     pub fn leader(&self) -> Result<Option<Leader>, Failure> {
         let path = self.path.join(LEADER);
-        if let Err(error) = path.symlink_metadata() {
-            return match error.kind() {
-                io::ErrorKind::NotFound => Ok(None),
-                _ => Err(Failure::system(format_args!("looking at {}", path.display()), &error)),
-            };
-        }
-        let Some(file) = file_system::open_own(&path) else {
-            let what = format!("{} is not a file of yours that you alone can read", path.display());
-            return Err(Failure::new(Exit::Permission, what));
-        };
-        let mut text = Vec::new();
-        file.take(LONGEST)
-            .read_to_end(&mut text)
-            .map_err(|error| Failure::system(format_args!("reading {}", path.display()), &error))?;
+        let Some(text) = read_own(&path)? else { return Ok(None) };
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(|error| Failure::new(Exit::BadImage, format!("{}: {error}", path.display())))
@@ -380,13 +367,26 @@ impl Needed {
 /// That cannot be read.
 pub fn shared_of(store: &Store, gang: &str) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = store.gang_folder(gang)?.map(|own| own.join(SHARED)) else { return Ok(None) };
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        found => {
-            found.map_err(|error| Failure::system(format_args!("looking at {}", path.display()), &error))?
-        }
-    };
-    let Some(file) = file_system::open_own(&path) else {
+    let Some(bytes) = read_own(&path)? else { return Ok(None) };
+    let shared = PathBuf::from(std::ffi::OsString::from_vec(bytes));
+    if !shared.is_absolute() {
+        return Err(Failure::new(Exit::BadImage, format!("{} has no path", path.display())));
+    }
+    Ok(Some(shared))
+}
+
+/// A small file of this user's alone; `None`: it is not there.
+///
+/// # Errors
+/// It cannot be read, or others can read or write it.
+pub(super) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    if let Err(error) = path.symlink_metadata() {
+        return match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            _ => Err(Failure::system(format_args!("looking at {}", path.display()), &error)),
+        };
+    }
+    let Some(file) = file_system::open_own(path) else {
         let what = format!("{} is not a file of yours that you alone can read", path.display());
         return Err(Failure::new(Exit::Permission, what));
     };
@@ -394,11 +394,7 @@ pub fn shared_of(store: &Store, gang: &str) -> Result<Option<PathBuf>, Failure> 
     file.take(LONGEST)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::system(format_args!("reading {}", path.display()), &error))?;
-    let shared = PathBuf::from(std::ffi::OsString::from_vec(bytes));
-    if !shared.is_absolute() {
-        return Err(Failure::new(Exit::BadImage, format!("{} has no path", path.display())));
-    }
-    Ok(Some(shared))
+    Ok(Some(bytes))
 }
 
 fn protected_name(number: u64) -> String {

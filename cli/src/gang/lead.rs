@@ -10,6 +10,7 @@ use super::key::Key;
 use super::message::{Join, Member, Message};
 use super::reading::{SILENCE, read_all};
 use super::seat::Seat;
+use super::takeover;
 use super::waiting::{Meanwhile, Patience, Plan, host_name, members};
 use super::wire::Wire;
 use crate::client::Agent;
@@ -72,6 +73,7 @@ pub(super) fn lead(plan: &Plan<'_>, meanwhile: &Meanwhile<'_>) -> Result<Arc<Sea
             });
         })
         .map_err(failed("starting a thread"))?;
+    takeover::clear(&folder);
     // From now on the others come.
     folder.announce(&leader)?;
     tracing::info!("leader of gang {}, {leader:?}", place.name);

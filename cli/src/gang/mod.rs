@@ -2,7 +2,8 @@
 //! own, with an agent of its own.
 //!
 //! * [`folder`]: what the store has of a gang. [`image`]: which images of the members are one image of the gang;
-//!   [`choice`]: which one is restarted; [`agree`]: the same where each host has a store of its own.
+//!   [`takeover`]: who makes it if the leader is lost; [`choice`]: which one is restarted; [`agree`]: the same where
+//!   each host has a store of its own.
 //! * [`guard`]: what the hosts keep of each other's images, and what is rebuilt of it.
 //! * [`key`], [`wire`], [`message`]: how members talk: TLS with keys that only who can read the store has.
 //! * [`gather`], [`lead`], [`join`], [`waiting`]: how they find each other; [`reading`]: whether they are still there.
@@ -33,6 +34,7 @@ mod reading;
 pub mod round;
 pub mod seat;
 pub mod ssh;
+pub mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

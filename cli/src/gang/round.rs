@@ -7,8 +7,8 @@ use super::message::{Failed, FailedKind};
 use super::seat::{FIRST_ROUND, Seat};
 use holdfast_image::control::Wishes;
 use holdfast_process::{Gang, GangError, Phase};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// See the head of the file.
@@ -18,12 +18,20 @@ pub struct Round {
     number: u64,
     members: u32,
     is_over: AtomicBool,
+    /// What the leader has called it: no other round, of any leader, has this mark.
+    mark: OnceLock<String>,
 }
 
 impl Round {
     fn of(seat: &Arc<Seat>, number: u64) -> Arc<Round> {
         let members = seat.members_of(number);
-        Arc::new(Round { seat: Arc::clone(seat), number, members, is_over: AtomicBool::new(false) })
+        Arc::new(Round {
+            seat: Arc::clone(seat),
+            number,
+            members,
+            is_over: AtomicBool::new(false),
+            mark: OnceLock::new(),
+        })
     }
 
     /// The leader begins a checkpoint.
@@ -47,6 +55,27 @@ impl Round {
     /// The members.
     pub fn seat(&self) -> &Arc<Seat> {
         &self.seat
+    }
+
+    /// All have done what can be done before the stop. The leader marks the round.
+    ///
+    /// # Errors
+    /// It is over.
+    pub fn prepared(&self, within: Duration) -> Result<(), GangError> {
+        let own = if self.seat.place().is_leader() {
+            crate::tiers::new_id().unwrap_or_default()
+        } else {
+            String::new()
+        };
+        let said = self.meet(Phase::Prepared, own.as_bytes(), within)?;
+        let mark = said.first().map(|said| String::from_utf8_lossy(said).into_owned());
+        let _ = self.mark.set(mark.unwrap_or_default());
+        Ok(())
+    }
+
+    /// What the leader has called it, once all were prepared.
+    pub fn mark(&self) -> &str {
+        self.mark.get().map_or("", String::as_str)
     }
 
     /// This member cannot do its part: the round is over for all.

@@ -17,8 +17,9 @@ use holdfast_sys::clock;
 use holdfast_sys::procmem::ForcedMemory;
 use std::io;
 
-/// Most requests of one call: so many pointers fit among its arguments.
-const AT_ONCE: u32 = 128;
+/// Most requests of one call. Few: the kernel hands out a ring's places in portions, and what is left of the last one
+/// is nobody's (fs/aio.c, `__get_reqs_available`); what was taken can be used again in the next call.
+const AT_ONCE: u32 = 16;
 /// include/uapi/linux/aio_abi.h: struct iocb, and its command to write.
 const IOCB_LEN: usize = 64;
 const IOCB_CMD_PWRITE: u16 = 1;
@@ -41,9 +42,8 @@ pub fn restore(
     record.aio.iter().try_for_each(|context| restore_one(leader, memory, context))
 }
 
-/// While it lives, a thread runs on one processor. The kernel keeps a part of a ring's free places per processor
-/// (fs/aio.c, `__get_reqs_available`: `req_batch` of them at once): those that a thread has left behind on another one
-/// are not its own any more, and a full ring cannot be filled again.
+/// While it lives, a thread runs on one processor: the portions of places are per processor, and those that a thread
+/// has left behind on another one are lost to it: a full ring could not be filled again.
 struct OnOneProcessor {
     tid: i32,
     before: Vec<u64>,
