@@ -11,6 +11,9 @@ use std::process::Command;
 /// Of `holdfast run` and `restart` under `--restart-on-failure`: the process that starts them, which restarts them.
 pub const ENV_SUPERVISED: &str = "HOLDFAST_SUPERVISED";
 
+/// The name under which the binary is `holdfast rsh`.
+pub const RSH: &str = "holdfast-rsh";
+
 /// A string for the kernel.
 ///
 /// # Errors

@@ -9,7 +9,9 @@ use holdfast_sys::spawn::Start;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// A process of the binary that does something for ours.
 #[derive(Debug)]
@@ -60,12 +62,44 @@ impl Helper<'_> {
     }
 }
 
-/// Our own executable.
+/// What the kernel says of an executable that has no name any more (proc(5)).
+const DELETED: &[u8] = b" (deleted)";
+
+/// Our own executable, for us to execute: by its name, or by /proc where an upgrade has given that to another file.
 ///
 /// # Errors
 /// /proc has it not.
 pub fn binary() -> Result<PathBuf, Failure> {
+    let path = link()?;
+    Ok(if is_own(&path) { path } else { OWN.into() })
+}
+
+/// The name under which others find it: another host, a launcher, a later time. What is there may be another version.
+///
+/// # Errors
+/// /proc has it not.
+pub fn named_binary() -> Result<PathBuf, Failure> {
+    let path = link()?;
+    Ok(if is_own(&path) { path } else { without_mark(path) })
+}
+
+const OWN: &str = "/proc/self/exe";
+
+fn link() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| Failure::system("finding the binary holdfast", &error))
+}
+
+fn is_own(path: &Path) -> bool {
+    let id = |path: &Path| path.metadata().ok().map(|about| (about.dev(), about.ino()));
+    id(path).is_some_and(|there| id(Path::new(OWN)) == Some(there))
+}
+
+fn without_mark(path: PathBuf) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.strip_suffix(DELETED) {
+        Some(name) => OsStr::from_bytes(name).into(),
+        None => path,
+    }
 }
 
 /// `/dev/null`.
@@ -75,4 +109,19 @@ pub fn binary() -> Result<PathBuf, Failure> {
 pub fn null() -> Result<OwnedFd, Failure> {
     let null = File::options().read(true).write(true).open("/dev/null");
     null.map(OwnedFd::from).map_err(|error| Failure::system("opening /dev/null", &error))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_executable_is_found_under_its_name() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!((binary().unwrap(), named_binary().unwrap()), (own.clone(), own));
+        assert!(!is_own(Path::new("/bin/sh")) && !is_own(Path::new("/nonexistent")));
+        assert_eq!(without_mark("/a/b (deleted)".into()), Path::new("/a/b"));
+        assert_eq!(without_mark("/a/b".into()), Path::new("/a/b"));
+    }
 }

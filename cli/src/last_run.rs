@@ -25,6 +25,30 @@ const LONGEST: u64 = 64 << 10;
 /// With these users end programs.
 pub const BY_USERS: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 
+/// What ends so soon after such a signal was passed on to it is taken to be ended by it: schedulers of batch systems
+/// and of containers leave programs that long.
+pub const OBEYS_WITHIN: Duration = Duration::from_secs(30);
+
+/// A signal with which users end programs, that was passed on to one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ToldBy {
+    /// The signal.
+    pub signal: i32,
+    /// How long before the program's end.
+    pub before_ms: u64,
+}
+
+/// What an end is to `--restart-on-failure`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// As it was to be.
+    Well,
+    /// By its user. In words, after "it ended": by which rule.
+    ByUser(String),
+    /// What a restart is for.
+    Failed,
+}
+
 /// How a program has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,9 +99,9 @@ pub struct LastRun {
     /// called instead.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stop_failed: bool,
-    /// A signal of the user was to end it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub told: bool,
+    /// The last signal of its user that it got before its end, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_by: Option<ToldBy>,
     /// It was ended because its agent, or its gang, was lost.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
@@ -106,7 +130,7 @@ impl LastRun {
         if let Some(there) = LastRun::read(job).filter(|there| there.started_ns == self.started_ns) {
             let stop_failed = there.stop_failed && !matches!(how, How::Checkpointed(_));
             let ended = Some(Ended { at_ns: clock::realtime_ns(), how });
-            LastRun { ended, stop_failed, told: self.told, lost: self.lost, ..there }
+            LastRun { ended, stop_failed, told_by: self.told_by, lost: self.lost, ..there }
                 .write(job, has_image(job));
         }
     }
@@ -151,18 +175,34 @@ impl LastRun {
         Duration::from_nanos(ended_ns.saturating_sub(self.started_ns))
     }
 
-    /// Whether it has ended, and not as its program or its user wanted. Shells add 128 to a signal.
-    pub fn has_failed(&self) -> bool {
+    /// What its end is; `None`: that was not seen. Shells add 128 to a signal. A signal may also be handled, and mean
+    /// nothing for an end that comes much later.
+    pub fn verdict(&self) -> Option<Verdict> {
         let by_user = |signal: i32| BY_USERS.contains(&signal);
-        match self.ended.map(|ended| ended.how) {
-            None => false,
-            Some(_) if self.told => false,
-            Some(_) if self.lost => true,
-            Some(How::Status(0) | How::Checkpointed(_)) => false,
-            Some(How::Status(status)) => !by_user(i32::from(status) - 128),
-            Some(How::Signal(signal)) => !by_user(signal),
-            Some(How::Unknown) => true,
-        }
+        let how = self.ended?.how;
+        let obeyed = |told: &ToldBy| Duration::from_millis(told.before_ms) < OBEYS_WITHIN;
+        Some(match (how, self.told_by.filter(obeyed)) {
+            (How::Status(0) | How::Checkpointed(_), _) if !self.lost => Verdict::Well,
+            (How::Signal(signal), _) if by_user(signal) && !self.lost => {
+                Verdict::ByUser("which is no failure".into())
+            }
+            (How::Status(status), _) if by_user(i32::from(status) - 128) && !self.lost => {
+                let signal = signal_name(i32::from(status) - 128);
+                Verdict::ByUser(format!("which is {signal} to shells, and no failure"))
+            }
+            (_, Some(ToldBy { signal, before_ms })) => Verdict::ByUser(format!(
+                "{:.1} s after {} was passed on to it, which is less than {} s and taken for its cause",
+                before_ms as f64 / 1e3,
+                signal_name(signal),
+                OBEYS_WITHIN.as_secs()
+            )),
+            _ => Verdict::Failed,
+        })
+    }
+
+    /// Whether it has ended, and not as its program or its user wanted.
+    pub fn has_failed(&self) -> bool {
+        self.verdict() == Some(Verdict::Failed)
     }
 
     /// Whether the program has come to its end by itself, with exit status 0.
@@ -272,9 +312,25 @@ mod tests {
         let well =
             [How::Status(0), How::Status(143), How::Signal(libc::SIGTERM), How::Checkpointed(Epoch(4))];
         assert!(well.iter().all(|how| !run(*how).has_failed()));
-        assert!(!LastRun { told: true, ..run(How::Status(3)) }.has_failed(), "its user has ended it");
         assert!(LastRun { lost: true, ..run(How::Signal(15)) }.has_failed());
-        assert!(!LastRun { lost: true, told: true, ..run(How::Signal(15)) }.has_failed());
+        assert!(LastRun { lost: true, ..run(How::Status(0)) }.has_failed(), "it was not at its end");
+        let told = |how, before_ms| {
+            let told_by = Some(ToldBy { signal: libc::SIGINT, before_ms });
+            LastRun { told_by, ..run(how) }
+        };
+        assert_eq!(told(How::Status(0), 3).verdict(), Some(Verdict::Well));
+        let Some(Verdict::ByUser(rule)) = told(How::Status(3), 2_100).verdict() else { unreachable!() };
+        assert_eq!(
+            rule,
+            "2.1 s after SIGINT was passed on to it, which is less than 30 s and taken for its cause"
+        );
+        assert!(!LastRun { lost: true, ..told(How::Signal(15), 3) }.has_failed(), "its user has ended it");
+        // It was handled.
+        for how in [How::Status(3), How::Signal(9), How::Signal(11)] {
+            assert!(!told(how, 29_999).has_failed() && told(how, 30_000).has_failed());
+        }
+        let Some(Verdict::ByUser(rule)) = run(How::Status(143)).verdict() else { unreachable!() };
+        assert_eq!(rule, "which is SIGTERM to shells, and no failure");
         assert!(!LastRun::default().has_failed(), "its end was not seen");
     }
 }

@@ -7,6 +7,7 @@
 //! How it fails: an error of each rank that fails, upon which launchers end the others; nothing was started.
 
 use crate::exit::{Exit, Failure};
+use crate::helper::binary;
 use crate::report;
 use holdfast_sys::procfs::Status;
 use holdfast_sys::{clock, clone, objects, poll, procfs, unix_socket};
@@ -196,10 +197,10 @@ fn become_job(launcher: &Launcher, own: &[OsString], command: usize) -> Failure 
     let line = job_line(launcher, own, command);
     let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
     report::note(&format!("all ranks are one job: {}", shown.join(" ")));
-    let place = || Ok((std::env::current_exe()?, fs::read_link(format!("/proc/{pid}/cwd"))?));
-    let (binary, folder) = match place() {
-        Ok(place) => place,
-        Err(error) => return system(error),
+    let (binary, folder) = match (binary(), fs::read_link(format!("/proc/{pid}/cwd"))) {
+        (Ok(binary), Ok(folder)) => (binary, folder),
+        (Err(failure), _) => return failure,
+        (_, Err(error)) => return system(error),
     };
     // Launchers bind each rank to processors of its own.
     let _ = clock::affinity(pid).and_then(|mask| clock::set_affinity(0, &mask));

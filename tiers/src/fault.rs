@@ -42,8 +42,12 @@ pub const HYGIENE_POINTS: &[&str] = &[
     "import-manifest",
 ];
 
-/// Sets the function that is called with each name of [`POINTS`], [`STACK_POINTS`] and [`HYGIENE_POINTS`]. The first
-/// call wins.
+/// The steps in which a member's stream is rebuilt: a file has its name, or is beside a damaged one; all bytes were
+/// right; a damaged one is removed; what was beside it has its name.
+pub const REBUILD_POINTS: &[&str] = &["guard-file", "guard-right", "guard-removed", "guard-named"];
+
+/// Sets the function that is called with each name of [`POINTS`], [`STACK_POINTS`], [`HYGIENE_POINTS`] and
+/// [`REBUILD_POINTS`]. The first call wins.
 pub fn set_fault_hook(hook: fn(&str)) {
     let _ = HOOK.set(hook);
 }

@@ -74,7 +74,7 @@ mod writer;
 mod writing;
 
 pub use error::StoreError;
-pub use fault::{HYGIENE_POINTS, POINTS as FAULT_POINTS, STACK_POINTS, set_fault_hook};
+pub use fault::{HYGIENE_POINTS, POINTS as FAULT_POINTS, REBUILD_POINTS, STACK_POINTS, set_fault_hook};
 pub use format::manifest::Record;
 pub use image::{FramesOf, Image};
 pub use image_group::ImageGroup;

@@ -16,7 +16,7 @@ use crate::gang::added::Added;
 use crate::gang::folder::{GangFolder, Needed};
 use crate::gang::gather::gather;
 use crate::gang::guard::offer::{Offer, Said};
-use crate::gang::image::{MemberImage, digest_of};
+use crate::gang::image::{MemberImage, Remote, digest_of};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
 use crate::gang::seat::Seat;
@@ -156,7 +156,7 @@ impl Started {
         of: (&Store, &GangPlace),
         (image, supervised): (u64, bool),
     ) -> Result<(), Failure> {
-        for (member, host) in added.all() {
+        for (member, Remote { host, options, .. }) in added.all() {
             let (bell, failed) = (Arc::clone(&self.bell), Arc::clone(&self.failed));
             let ended = move |why: String| {
                 tracing::info!("{why}");
@@ -164,7 +164,7 @@ impl Started {
                 bell.ring();
             };
             let task = Task::Restart(image, of.1.members, supervised);
-            self.all.lock().push(ssh::start(of, (member, &host, &[]), task, ended)?);
+            self.all.lock().push(ssh::start(of, (member, &host, &options), task, ended)?);
         }
         Ok(())
     }

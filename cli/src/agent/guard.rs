@@ -8,7 +8,7 @@
 
 use crate::cascade::low_priority;
 use crate::exit::Failure;
-use crate::gang::folder::{GangFolder, Protected};
+use crate::gang::folder::{GangFolder, Protected, Protections};
 use crate::gang::guard::encode::{Desk, encode};
 use crate::gang::guard::offer::{Known, Look, Offer, Plan, Said, look, plan};
 use crate::gang::guard::peers::{Peers, Where};
@@ -17,7 +17,9 @@ use crate::gang::key::Key;
 use crate::gang::seat::Seat;
 use holdfast_image::Epoch;
 use holdfast_sys::fault;
-use holdfast_tiers::redundancy::{GroupFile, Protection, clean_heads, put_group, remove_set, sets};
+use holdfast_tiers::redundancy::{
+    GroupFile, Protection, SetProblem, clean_heads, put_group, remove_set, sets,
+};
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +53,8 @@ struct State {
     own: Option<u64>,
     /// What is to be begun.
     next: Option<Task>,
+    /// What was written down of protected images when this member's part in a new one was looked at.
+    known: Option<Protections>,
     /// Of the leader: what members have said of theirs.
     said: BTreeMap<u64, BTreeMap<u32, Option<String>>>,
     /// Of the leader: what is written down when all is well.
@@ -119,7 +123,9 @@ impl Guard {
             Look::default()
         } else {
             let records = self.folder.protections().map_err(|failure| failure.message)?;
-            look(job, lock, (epoch, manifest), &Known { records: &records, broken: &broken })?
+            let looked = look(job, lock, (epoch, manifest), &Known { records: &records, broken: &broken })?;
+            self.state.lock().known = Some(records);
+            looked
         };
         let (protection, addresses) = (self.protection, self.shelf.addresses().to_vec());
         let Look { files, image_needs, needs, broken } = looked;
@@ -231,7 +237,8 @@ impl Guard {
         self.shelf.forget();
         let is_needed = |set: &String| plan.needed.contains(set) || *set == plan.file.set;
         if self.seat.place().is_leader() {
-            let known = self.folder.protections().map_err(|failure| failure.message)?;
+            // No set was under way since they were read, and no one else writes them.
+            let known = self.state.lock().known.take().unwrap_or_default();
             let newest = known.iter().rev().find_map(|(number, one)| one.is_ok().then_some(*number));
             // What is written down of one that is damaged goes when there is a newer one.
             let goes = |(number, one): &(&u64, &Result<Protected, String>)| match one {
@@ -242,8 +249,17 @@ impl Guard {
                 self.folder.unprotect(*number).map_err(|failure| failure.message)?;
             }
         }
-        for set in sets(job).map_err(failed)? {
-            if set.file.as_ref().is_ok_and(|file| !is_needed(&file.set)) {
+        let all = sets(job).map_err(failed)?;
+        let there: BTreeSet<&String> = all.iter().flat_map(|set| &set.file).map(|file| &file.set).collect();
+        // One that is damaged may be any that is needed and not seen here.
+        let all_seen = plan.needed.iter().all(|set| there.contains(set));
+        for set in &all {
+            let goes = match &set.file {
+                Ok(file) => !is_needed(&file.set),
+                Err(SetProblem::Damaged(_)) => all_seen,
+                Err(SetProblem::Unseen(_)) => false,
+            };
+            if goes {
                 remove_set(job, lock, set.number).map_err(failed)?;
             }
         }

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 pub use gang::GangArgs;
 pub use helpers::{AgentArgs, CudaArgs, KeeperArgs, MeetArgs, PagesArgs, PrefetchArgs, ServeArgs};
 pub use images::{ExportArgs, FetchArgs, ImportArgs, PruneArgs, RmArgs, SyncArgs, VerifyArgs};
-pub use on_failure::supervision;
+pub use on_failure::{is_supervised, supervision};
 pub use on_restart::OnRestart;
 pub use plan::PlanArgs;
 pub use restart::RestartArgs;

@@ -342,15 +342,20 @@ pub fn remove_folders(store: &Store, gangs: &BTreeSet<String>) -> Result<(), Fai
     Ok(())
 }
 
+/// The place of a job in its gang, if it is of one.
+///
+/// # Errors
+/// Its settings cannot be read.
+pub fn place_of(job: &Job) -> Result<Option<GangPlace>, Failure> {
+    Ok(if job.has_recipe()? { Recipe::read(job)?.settings.gang } else { None })
+}
+
 /// The images of a job that its gang needs. `all`: the job is to go; `going`: these gangs are, too.
 ///
 /// # Errors
 /// It is a member, and is to go by itself; what the gang needs is not known.
 pub fn needed_of(store: &Store, job: &Job, all: bool, going: &BTreeSet<String>) -> Result<Needed, Failure> {
-    if !job.has_recipe()? {
-        return Ok(Needed::default());
-    }
-    let Some(place) = Recipe::read(job)?.settings.gang else { return Ok(Needed::default()) };
+    let Some(place) = place_of(job)? else { return Ok(Needed::default()) };
     let folder =
         if all && going.contains(&place.name) { None } else { GangFolder::open(store, &place.name)? };
     let Some(folder) = folder else { return Ok(Needed::default()) };

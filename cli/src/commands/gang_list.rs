@@ -1,17 +1,18 @@
 //! `holdfast list` of a gang: its images, each with those of its members.
 
-use super::gang::jobs_of;
+use super::gang::{jobs_of, place_of};
 use crate::exit::Failure;
 use crate::gang::folder::{GangFolder, Protections};
 use crate::gang::guard::state::why_not_whole;
 use crate::gang::image::{Found, GangImage, MemberImage};
 use crate::gang::waiting::members;
 use crate::report;
-use crate::settings::Recipe;
 use crate::table::Table;
 use holdfast_image::Epoch;
+use holdfast_tiers::redundancy::{SetState, sets};
 use holdfast_tiers::{Job, Store, StoreError};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One image.
 #[derive(Debug, Serialize)]
@@ -45,8 +46,38 @@ fn remark(row: &Row) -> String {
 /// Begins what is said of an image that was protected.
 const NO_MORE: &str = "not protected any more";
 
+/// A job and its sets; or why that is not known.
+type OfJob = Result<(Job, Vec<SetState>), String>;
+
+/// What jobs of members have of sets: each is read once, for all images.
+struct Jobs<'a> {
+    store: &'a Store,
+    read: BTreeMap<String, Option<OfJob>>,
+}
+
+impl<'a> Jobs<'a> {
+    fn new(store: &'a Store) -> Jobs<'a> {
+        Jobs { store, read: BTreeMap::new() }
+    }
+
+    /// None: the job is not here.
+    fn of(&mut self, name: &str) -> Option<&OfJob> {
+        let store = self.store;
+        let read = || match store.job(name) {
+            Err(StoreError::NotAJob { .. }) => None,
+            Err(error) => Some(Err(error.to_string())),
+            Ok(job) => Some(sets(&job).map_err(|error| error.to_string()).map(|all| (job, all))),
+        };
+        self.read.entry(name.to_owned()).or_insert_with(read).as_ref()
+    }
+}
+
 /// How an image is protected; or why it is not any more, as far as this host knows.
-fn protection(store: &Store, image: &GangImage, known: &Protections) -> (Option<String>, Option<String>) {
+fn protection(
+    image: &GangImage,
+    known: &Protections,
+    jobs: &mut Jobs<'_>,
+) -> (Option<String>, Option<String>) {
     let found = match known.get(&image.image) {
         None => return (None, None),
         Some(Err(why)) => return (None, Some(why.clone())),
@@ -54,15 +85,14 @@ fn protection(store: &Store, image: &GangImage, known: &Protections) -> (Option<
         Some(Ok(found)) if found.set != image.id() => return (None, None),
         Some(Ok(found)) => found,
     };
-    let why_not = |part: &MemberImage| {
-        let why = match store.job(&part.job(&image.gang)) {
-            Err(StoreError::NotAJob { .. }) => return None,
-            Err(error) => error.to_string(),
-            Ok(job) => why_not_whole(&job, part.epoch.0, &found.set)?,
+    let mut why_not = |part: &MemberImage| {
+        let why = match jobs.of(&part.job(&image.gang))? {
+            Err(why) => why.clone(),
+            Ok((job, sets)) => why_not_whole((job, sets), part.epoch.0, &found.set)?,
         };
         Some(format!("member {}: {why}", part.member))
     };
-    match image.members.iter().find_map(why_not) {
+    match image.members.iter().find_map(&mut why_not) {
         None => (Some(found.protection.to_string()), None),
         why => (None, why),
     }
@@ -97,8 +127,7 @@ impl PartOf {
 /// # Errors
 /// The job's settings or the folder of the gang cannot be read.
 pub fn part_of(store: &Store, job: &Job, epoch: Epoch) -> Result<Option<PartOf>, Failure> {
-    let place = if job.has_recipe()? { Recipe::read(job)?.settings.gang } else { None };
-    let Some(place) = place else { return Ok(None) };
+    let Some(place) = place_of(job)? else { return Ok(None) };
     let (name, member) = (place.name.clone(), place.member);
     let mut part = PartOf { name, member, image: None, protected: None, unprotected: None };
     let Some(folder) = GangFolder::open(store, &place.name)? else { return Ok(Some(part)) };
@@ -108,7 +137,8 @@ pub fn part_of(store: &Store, job: &Job, epoch: Epoch) -> Result<Option<PartOf>,
         let own = image.members.iter().find(|one| one.member == place.member && one.epoch == epoch);
         if own.is_some_and(|own| matches!(own.find(store, &image.gang), Ok(Found::AsItWas))) {
             part.image = Some(number);
-            (part.protected, part.unprotected) = protection(store, &image, &folder.protections()?);
+            (part.protected, part.unprotected) =
+                protection(&image, &folder.protections()?, &mut Jobs::new(store));
             break;
         }
     }
@@ -120,16 +150,16 @@ pub fn part_of(store: &Store, job: &Job, epoch: Epoch) -> Result<Option<PartOf>,
 /// # Errors
 /// As [`part_of`].
 pub fn lost_sets(store: &Store, job: &Job) -> Result<Vec<(u64, u64, String)>, Failure> {
-    let place = if job.has_recipe()? { Recipe::read(job)?.settings.gang } else { None };
-    let Some(place) = place else { return Ok(Vec::new()) };
+    let Some(place) = place_of(job)? else { return Ok(Vec::new()) };
     let Some(folder) = GangFolder::open(store, &place.name)? else { return Ok(Vec::new()) };
     let (known, there) = (folder.protections()?, folder.images()?);
-    let mut lost = Vec::new();
+    let (mut lost, sets) = (Vec::new(), sets(job)?);
     for (number, protected) in known.iter().filter(|(number, _)| there.contains(number)) {
         let Ok(protected) = protected else { continue };
         let image = folder.image(*number)?;
         let part = image.part_of(place.member).filter(|_| protected.set == image.id());
-        let why = part.and_then(|epoch| Some((epoch, *number, why_not_whole(job, epoch, &protected.set)?)));
+        let why = part
+            .and_then(|epoch| Some((epoch, *number, why_not_whole((job, &sets), epoch, &protected.set)?)));
         lost.extend(why);
     }
     Ok(lost)
@@ -142,12 +172,12 @@ pub fn lost_sets(store: &Store, job: &Job) -> Result<Vec<(u64, u64, String)>, Fa
 pub fn run(store: &Store, folder: &GangFolder, json: bool) -> Result<(), Failure> {
     let name = folder.name();
     let mut rows = Vec::new();
-    let protections = folder.protections()?;
+    let (protections, mut of_sets) = (folder.protections()?, Jobs::new(store));
     for number in folder.images()? {
         rows.push(match folder.image(number) {
             Ok(image) => {
                 let checked = image.check(store, folder.is_shared());
-                let (protected, unprotected) = protection(store, &image, &protections);
+                let (protected, unprotected) = protection(&image, &protections, &mut of_sets);
                 Row {
                     image: number,
                     created: Some(report::utc(image.created_ns)),

@@ -84,6 +84,7 @@ pub fn run(args: &MeetArgs, root: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn meet(args: &MeetArgs, root: Option<&Path>) -> Result<Agreed, Failure> {
+    holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     let place: GangPlace = serde_json::from_str(&args.place)
         .map_err(|error| Failure::new(Exit::Usage, format!("--place: {error}")))?;
     let store = crate::names::open_store(root)?;

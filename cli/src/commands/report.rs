@@ -4,6 +4,7 @@
 //! What it says is what `list` and `show` say, side by side. The file appears whole, or not at all. Fails by: there is
 //! no such job, the file cannot be written. An image that cannot be opened is a row that says why.
 
+use crate::commands::restarts::{self, Restarted};
 use crate::exit::Failure;
 use crate::html::chart::{Bar, Column, stacked, timeline};
 use crate::html::{escape, page, section, table, tiles};
@@ -117,6 +118,7 @@ fn html(job: &Job) -> Result<String, Failure> {
         ));
     }
     body.push_str(&lower_tiers(&record));
+    body.push_str(&after_failures(&restarts::of(job)));
     if let Some(last) = LastRestart::read(job) {
         let text = format!("Image {}, {}: {}", last.image, short_time(last.ns), last.line());
         body.push_str(&section("Last restart", &text, ""));
@@ -325,6 +327,17 @@ fn costs(rows: &[Row]) -> String {
     };
     let right: Vec<usize> = (0..HEAD.len()).collect();
     table(&HEAD, &rows.iter().map(cells).collect::<Vec<_>>(), &right)
+}
+
+fn after_failures(all: &[Restarted]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let row = |one: &Restarted| vec![utc(one.at_ns), one.image.to_string(), one.why.clone()];
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let text =
+        "What run --restart-on-failure has restarted since the job was run, from which image, and why.";
+    section("Restarts after failures", text, &table(&["at", "image", "why"], &rows, &[1]))
 }
 
 fn lower_tiers(record: &TiersRecord) -> String {

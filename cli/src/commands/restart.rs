@@ -1,7 +1,7 @@
 //! `holdfast restart`: the program goes on from an image.
 
 use super::{copies, gang};
-use crate::args::RestartArgs;
+use crate::args::{RestartArgs, is_supervised};
 use crate::client::Agent;
 use crate::earlier::Earlier;
 use crate::exit::{Exit, Failure};
@@ -34,6 +34,8 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let gang = gang::of_restart(args, image, &store)?;
     let image = gang.as_ref().map_or(image, |gang| &gang.part);
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
+    let by_ssh = gang.as_ref().is_some_and(|of| of.place.open && !of.place.is_leader());
+    let patience = if by_ssh || is_supervised() { patience.after_failure() } else { patience };
     let located = locate(args, image, &store, &patience)?;
     let mut job = crate::names::open_job(&store, &image.job)?;
     let mut epoch = image.epoch;

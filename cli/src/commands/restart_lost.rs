@@ -5,6 +5,7 @@
 //! not be restarted, or did not come to its end; the others are not disturbed.
 
 use crate::exit::{Exit, Failure};
+use crate::helper::binary;
 use crate::last_run::LastRun;
 use crate::pidfile;
 use crate::report;
@@ -20,7 +21,7 @@ use std::process::{Child, Command};
 /// See the head of the file.
 pub fn run(root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
-    let program = std::env::current_exe().map_err(|error| Failure::system("finding this program", &error))?;
+    let program = binary()?;
     let (mut started, mut bad) = (Vec::new(), 0);
     for name in store.jobs()? {
         let begun = match store.job(&name).map_err(Failure::from).and_then(|job| is_lost(&job)) {

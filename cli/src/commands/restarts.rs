@@ -12,10 +12,11 @@ use crate::entries::{ENV_SUPERVISED, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::front::supervise::{Ending, StartState};
 use crate::gang::folder::GangFolder;
+use crate::gang::image::MemberImage;
 use crate::gang::ssh;
 use crate::helper::binary;
-use crate::last_run::{BY_USERS, LastRun};
-use crate::settings::{GangChoice, Recipe, member_job};
+use crate::last_run::{BY_USERS, LastRun, OBEYS_WITHIN, Verdict};
+use crate::settings::{GangChoice, Recipe, member_job, signal_name};
 use crate::{file_system, leftover, log, report, same_run};
 use holdfast_sys::spawn::Start;
 use holdfast_sys::{attributes, clock, fd, poll, ptrace, signals};
@@ -117,9 +118,14 @@ impl Watched<'_> {
             }
             let child = start(&state, &words, told.len() < self.most as usize)?;
             leave_output();
-            let status = wait(&state, child)?;
-            let Some((why, how)) = self.failure(before.as_ref(), status, told.len()) else {
-                return Ok(Ending::Program(status));
+            let (status, passed_on) = wait(&state, child)?;
+            let (why, how) = match self.end(before.as_ref(), status, passed_on, told.len()) {
+                End::Well => return Ok(Ending::Program(status)),
+                End::ByUser(why) => {
+                    self.tell(&format!("{why}: not restarted (--restart-on-failure)"));
+                    return Ok(Ending::Program(status));
+                }
+                End::Failed { why, how } => (why, how),
             };
             leftover::end();
             if told.len() >= self.most as usize {
@@ -169,17 +175,18 @@ impl Watched<'_> {
         LastRun::read(&self.found()?)
     }
 
-    /// What has failed, in words, and what that was; `None`: nothing, or something for which a restart is no remedy.
-    fn failure(
+    /// How the command has ended. `passed_on`: how long ago it got a signal that ends it.
+    fn end(
         &self,
         before: Option<&LastRun>,
         status: ExitStatus,
+        passed_on: Option<(i32, Duration)>,
         restarts: usize,
-    ) -> Option<(String, Failed)> {
+    ) -> End {
         let job = &self.job;
         let is_its = |last: &LastRun| before.is_none_or(|before| before.started_ns != last.started_ns);
         let look = || self.last().filter(is_its);
-        let is_open = |ran: Option<LastRun>| ran.is_some_and(|last| last.ended.is_none() && !last.told);
+        let is_open = |ran: Option<LastRun>| ran.is_some_and(|last| last.ended.is_none());
         // What one look has found the next may not: the agent writes it anew.
         let mut ran = look();
         if !status.success() && !is_by_user(status) && is_open(ran) {
@@ -191,20 +198,34 @@ impl Watched<'_> {
                 ran = look();
             }
         }
-        match ran {
-            _ if status.success() => None,
-            // Holdfast itself has failed, and has said why.
-            None if restarts == 0 || is_by_user(status) => None,
-            None => Some((format!("job {job} could not be restarted ({status})"), Failed::Restart)),
-            Some(last) if last.ended.is_some() => last.has_failed().then(|| {
-                let lost = || ("was ended, for its agent or its gang was lost".to_owned(), Failed::Lost);
-                let by_itself = || (last.end_text(), Failed::Program(last.duration()));
-                let (text, how) = if last.lost { lost() } else { by_itself() };
-                (format!("job {job} {text}"), how)
-            }),
+        let failed = |why, how| End::Failed { why, how };
+        let Some(last) = ran.filter(|_| !status.success()) else {
+            // Where it is the first, Holdfast itself has failed, and has said why.
+            let is_told = status.success() || restarts == 0 || is_by_user(status);
+            return if is_told {
+                End::Well
+            } else {
+                failed(format!("job {job} could not be restarted ({status})"), Failed::Restart)
+            };
+        };
+        let by_what = if last.lost { Failed::Lost } else { Failed::Program(last.duration()) };
+        let how = if last.lost { LOST.to_owned() } else { last.end_text() };
+        match (last.verdict(), passed_on.filter(|(_, ago)| *ago < OBEYS_WITHIN)) {
+            (Some(Verdict::Well), _) => End::Well,
+            (Some(Verdict::ByUser(rule)), _) => End::ByUser(format!("job {job} {how}, {rule}")),
+            (Some(Verdict::Failed), _) => failed(format!("job {job} {how}"), by_what),
+            // Rests of it may be there yet: then the agent says that it goes on.
+            (None, _) if is_by_user(status) => {
+                let signal = signal_name(status.signal().unwrap_or_default());
+                End::ByUser(format!("job {job} was killed by {signal}, which is no failure"))
+            }
             // The front was killed.
-            Some(last) if last.told || is_by_user(status) => None,
-            Some(_) => Some((format!("the command of job {job} was lost ({status})"), Failed::Lost)),
+            (None, Some((signal, ago))) => End::ByUser(format!(
+                "the command of job {job} was lost ({status}) {} s after {} was passed on to it",
+                ago.as_secs(),
+                signal_name(signal)
+            )),
+            (None, None) => failed(format!("the command of job {job} was lost ({status})"), Failed::Lost),
         }
     }
 
@@ -293,11 +314,26 @@ impl Watched<'_> {
     fn hosts(&mut self, gang: &str, image: u64) -> Result<Option<Vec<String>>, Failure> {
         let Some(folder) = GangFolder::open(self.store, gang)? else { return Ok(None) };
         let image = folder.image(image)?;
-        let host = |member: &crate::gang::image::MemberImage| {
-            member.ssh.as_ref().map_or_else(|| member.host.clone(), |remote| remote.host.clone())
+        let remote = |member: &MemberImage| {
+            let ssh = member.ssh.as_ref();
+            ssh.map_or_else(
+                || (member.host.clone(), Vec::new()),
+                |ssh| (ssh.host.clone(), ssh.options.clone()),
+            )
         };
-        let were: Vec<String> = image.members.iter().map(host).collect();
-        match self.places.choose(&were, &ssh::unreached, &report::note)? {
+        let (were, options): (Vec<String>, Vec<Vec<String>>) = image.members.iter().map(remote).unzip();
+        // A host in the place of another one is reached as those are.
+        let usual = options.iter().find(|options| !options.is_empty()).cloned().unwrap_or_default();
+        let options_of = |host: &String| {
+            let at = were.iter().position(|one| one == host);
+            at.and_then(|at| options.get(at)).unwrap_or(&usual)
+        };
+        let unreached = |hosts: &[String]| {
+            let asked: Vec<(&str, &[String])> =
+                hosts.iter().map(|host| (host.as_str(), options_of(host).as_slice())).collect();
+            ssh::unreached(&asked)
+        };
+        match self.places.choose(&were, &unreached, &report::note)? {
             Chosen::On(now) => Ok((now != were).then_some(now)),
             Chosen::NoneFor(lost) => {
                 let what = match self.args.on_failure.spare.is_empty() {
@@ -312,17 +348,34 @@ impl Watched<'_> {
 
     /// Says it, to the user and in the log of the job.
     fn note(&self, told: &[Restarted], text: &str) {
-        report::warn(text);
+        self.tell(text);
         let Some(job) = self.found() else { return };
         if let Err(error) = write(&job, told) {
             report::warn(&format!("writing {NAME} of job {}: {error}", job.name()));
         }
-        if let Ok(log) = log::open(&job) {
+    }
+
+    /// The same without a restart.
+    fn tell(&self, text: &str) {
+        report::warn(text);
+        if let Some(Ok(log)) = self.found().map(|job| log::open(&job)) {
             let line = format!("{} {text}\n", report::utc(clock::realtime_ns()));
             let _ = File::from(log).write_all(line.as_bytes());
         }
     }
 }
+
+/// How a command has ended.
+enum End {
+    /// As it was to be, or by something for which a restart is no remedy, and which was told.
+    Well,
+    /// By its user; how that is known.
+    ByUser(String),
+    /// What has failed, in words, and what that was.
+    Failed { why: String, how: Failed },
+}
+
+const LOST: &str = "was ended, for its agent or its gang was lost";
 
 /// Whether a signal with which users end programs has ended the command.
 fn is_by_user(status: ExitStatus) -> bool {
@@ -363,10 +416,15 @@ fn leave_output() {
     }
 }
 
-/// Waits for its end, and passes on what is sent to us.
-fn wait(state: &StartState, pid: i32) -> Result<ExitStatus, Failure> {
+/// Waits for its end, and passes on what is sent to us. The last signal of those that end programs, and how long ago it
+/// was passed on.
+fn wait(state: &StartState, pid: i32) -> Result<(ExitStatus, Option<(i32, Duration)>), Failure> {
+    let mut told: Option<(i32, Instant)> = None;
     loop {
         while let Some(arrived) = state.next() {
+            if BY_USERS.contains(&arrived.signal) {
+                told = Some((arrived.signal, Instant::now()));
+            }
             // The terminal's has reached the child.
             if arrived.signal != libc::SIGCHLD && !arrived.is_by_kernel() {
                 let _ = ptrace::kill(pid, arrived.signal);
@@ -376,7 +434,8 @@ fn wait(state: &StartState, pid: i32) -> Result<ExitStatus, Failure> {
         let failed = |error| Failure::system("waiting for holdfast", &error);
         while let Some((ended, status)) = attributes::wait_any_ended().map_err(failed)? {
             if ended == pid {
-                return Ok(ExitStatus::from_raw(status));
+                let told = told.map(|(signal, at)| (signal, at.elapsed()));
+                return Ok((ExitStatus::from_raw(status), told));
             }
         }
         poll::readable(&[state.as_fd()], None)

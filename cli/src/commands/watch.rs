@@ -1,16 +1,22 @@
 //! `holdfast watch`: follows a running job until it ends.
 
 use crate::client::Agent;
+use crate::commands::restarts;
 use crate::exit::{Exit, Failure};
+use crate::last_run::{LastRun, Verdict};
 use crate::report;
+use crate::settings::Recipe;
 use holdfast_image::control::{JobStatus, TierStatus};
+use holdfast_tiers::Job;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(500);
+/// So long a restart after a failure is waited for: its pauses, and then some.
+const RESTART: Duration = Duration::from_secs(20);
 
 /// Follows a job: one line that changes on a terminal, one line per change elsewhere.
 ///
@@ -19,24 +25,32 @@ const POLL: Duration = Duration::from_millis(500);
 pub fn run(name: &str, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, name)?;
-    let agent = Agent::connect(&job)?;
+    let mut agent = Agent::connect(&job)?;
+    let mut is_supervised = followed(&job);
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
     let terminal = std::io::stderr().is_terminal();
     let (mut last, mut said) = (String::new(), None);
-    // The end of the agent is the end of the job.
-    while let Ok(status) = agent.status() {
+    loop {
+        let Ok(status) = agent.status() else {
+            // Else the end of the agent is the end of the job.
+            let Some(next) = is_supervised.then(|| restarted(&job)).flatten() else { break };
+            (agent, is_supervised) = (next, followed(&job));
+            continue;
+        };
+        let restarts = restarts::of(&job).len();
         if json {
-            if said.as_ref() != Some(&status) {
-                print_json(&status)?;
-                said = Some(status);
+            let now = (status, restarts);
+            if said.as_ref() != Some(&now) {
+                print_json(&now.0, restarts)?;
+                said = Some(now);
             }
             thread::sleep(POLL);
             continue;
         }
-        let line = line(&status);
+        let line = line(&status, restarts);
         if terminal {
             bar.set_message(line);
             bar.tick();
@@ -57,15 +71,37 @@ pub fn run(name: &str, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-fn print_json(status: &JobStatus) -> Result<(), Failure> {
+/// Whether a failure of this run is followed by a restart: a later one may be the last.
+fn followed(job: &Job) -> bool {
+    Recipe::read(job).is_ok_and(|recipe| recipe.settings.supervised)
+}
+
+/// The next agent of a job that is restarted after failures, if that comes soon.
+fn restarted(job: &Job) -> Option<Agent> {
+    let begun = Instant::now();
+    while begun.elapsed() < RESTART {
+        let verdict = LastRun::read(job).and_then(|last| last.verdict());
+        if matches!(verdict, Some(Verdict::Well | Verdict::ByUser(_))) {
+            return None;
+        }
+        if let Ok(agent) = Agent::connect(job) {
+            return Some(agent);
+        }
+        thread::sleep(POLL);
+    }
+    None
+}
+
+fn print_json(status: &JobStatus, restarts: usize) -> Result<(), Failure> {
     let encoded = serde_json::to_value(status);
     let mut fields =
         encoded.map_err(|error| Failure::new(Exit::Internal, format!("encoding JSON: {error}")))?;
+    fields["restarts"] = restarts.into();
     fields["time"] = report::utc_now().into();
     report::print_json_line("status", fields)
 }
 
-fn line(status: &JobStatus) -> String {
+fn line(status: &JobStatus, restarts: usize) -> String {
     let pid = status.pid.map_or_else(|| "no program yet".to_owned(), |pid| format!("pid {pid}"));
     let newest = status.newest.map_or_else(|| "no image".to_owned(), |epoch| format!("newest image {epoch}"));
     let mut line = format!("{}: {pid}, {newest}", status.job);
@@ -74,6 +110,9 @@ fn line(status: &JobStatus) -> String {
     }
     for tier in &status.tiers {
         line.push_str(&tier_text(tier));
+    }
+    if restarts > 0 {
+        line.push_str(&format!(", restarts after failures: {restarts}"));
     }
     if let Some(error) = &status.last_error {
         line.push_str(&format!(", last checkpoint failed: {error}"));

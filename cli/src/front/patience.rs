@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 pub const USUAL: Duration = Duration::from_secs(30);
 /// What the user does not need to know of.
 const MOMENT: Duration = Duration::from_millis(250);
+/// How long an agent may take that has something to tell of a program: it may not have noticed its end yet.
+const NOTICE: Duration = Duration::from_millis(500);
+/// How long it takes to end what has failed: SIGTERM, and SIGKILL after ten seconds.
+const ENDING: Duration = Duration::from_secs(12);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A bound on all waits of a command.
@@ -21,6 +25,8 @@ pub struct Patience {
     limit: Duration,
     /// Waited so far.
     waited: Cell<Duration>,
+    /// How long what runs may take to be seen to end.
+    notice: Duration,
     told: Cell<bool>,
 }
 
@@ -33,7 +39,18 @@ impl Default for Patience {
 impl Patience {
     /// So long at most.
     pub fn new(limit: Duration) -> Patience {
-        Patience { limit, waited: Cell::default(), told: Cell::default() }
+        Patience { limit, waited: Cell::default(), notice: NOTICE, told: Cell::default() }
+    }
+
+    /// The same where what runs has failed, or a part of its gang has, and is being ended.
+    #[must_use]
+    pub fn after_failure(self) -> Patience {
+        Patience { notice: self.limit.clamp(NOTICE, ENDING), ..self }
+    }
+
+    /// How long a program may seem to run.
+    pub fn notice(&self) -> Duration {
+        self.notice
     }
 
     /// What may still be waited.
@@ -84,6 +101,8 @@ mod tests {
         patience.wait(|| None).unwrap();
         let failure = patience.wait(|| Some("process 7 (x)".into())).unwrap_err();
         assert!(failure.exit == Exit::Refused && failure.message.contains("process 7 (x)"), "{failure}");
+        let notice = |limit| Patience::new(limit).after_failure().notice();
+        assert_eq!([notice(Duration::ZERO), notice(USUAL)], [NOTICE, ENDING]);
         let patience = Patience::new(Duration::from_millis(30));
         assert!(patience.wait(|| Some("it".into())).is_err());
         assert!(patience.left().is_zero(), "all waits together");

@@ -10,7 +10,7 @@ use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::front_link::Tell;
 use crate::inherited_fds::{self, InheritedFd};
-use crate::last_run::{BY_USERS, How, LastRun};
+use crate::last_run::{BY_USERS, How, LastRun, OBEYS_WITHIN, ToldBy};
 use crate::settings::{Settings, signal_name};
 use crate::{report, same_run};
 use holdfast_abi::environment::ON_STOP_FAILED;
@@ -165,6 +165,10 @@ struct Front<'a> {
     job: &'a Job,
     settings: Settings,
     run: LastRun,
+    /// The last signal with which its user may want to end the program, and when.
+    told: Option<(i32, Instant)>,
+    /// What was lost while it may be ending by that.
+    lost: Option<String>,
     /// A request for checkpoint and stop that is not answered yet, and the signal that asked for it.
     stopping: Option<(Agent, i32)>,
     /// The agent has committed this image and ends the program.
@@ -207,6 +211,8 @@ pub fn supervise(
         job,
         settings: settings.clone(),
         run,
+        told: None,
+        lost: None,
         stopping: None,
         stopped: None,
         unprotected: None,
@@ -270,8 +276,9 @@ impl Front<'_> {
         let signal = arrived.signal;
         let hangup = signal == libc::SIGHUP && arrived.is_by_kernel();
         // A signal that asks for an image says nothing of the end.
-        if ![self.settings.stop_signal, self.settings.signal].contains(&Some(signal)) {
-            self.run.told |= hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal);
+        let asks = [self.settings.stop_signal, self.settings.signal].contains(&Some(signal));
+        if !asks && (hangup || [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM].contains(&signal)) {
+            self.told = Some((signal, Instant::now()));
         }
         if signal == libc::SIGCHLD {
             // The agent is a child too: no zombie of it is left. The program is asked for in the loop.
@@ -354,7 +361,7 @@ impl Front<'_> {
                 Ok(Some(Tell::Unprotected)) => {
                     self.end_unprotected("the program cannot be protected any more, and is ended (--strict)");
                 }
-                Ok(Some(Tell::GangLost { why })) => self.end_lost(&why),
+                Ok(Some(Tell::GangLost { why })) if self.settings.supervised => self.end_lost(&why),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) => self.link_open = false,
@@ -405,21 +412,50 @@ impl Front<'_> {
 
     /// `--restart-on-failure`: it is ended, to go on from its newest image. Without one it runs on.
     fn end_lost(&mut self, why: &str) {
-        if !self.settings.supervised || self.unprotected.is_some() || self.stopped.is_some() {
+        if self.unprotected.is_some() || self.stopped.is_some() {
             return;
         }
-        // In doubt it runs on.
-        let newest = same_run::newest(self.job, self.settings.gang.as_ref());
-        if !newest.is_ok_and(|newest| newest.is_some()) {
-            return report::warn(&format!("{why}; there is no image to go on from: the program runs on"));
+        if let Some(left) = self.time_to_obey() {
+            // All that belongs to it may be ending, its agent, too.
+            if self.lost.replace(why.to_owned()).is_none() {
+                report::warn(&format!(
+                    "{why}; the program may be ending, and has {} s for that",
+                    left.as_secs() + 1
+                ));
+            }
+            return;
         }
-        self.run.lost = true;
-        self.end_unprotected(&format!("{why}; the program is ended, to be restarted (--restart-on-failure)"));
+        let newest = same_run::newest(self.job, self.settings.gang.as_ref());
+        if newest.is_ok_and(|newest| newest.is_some()) {
+            self.run.lost = true;
+            let why = format!("{why}; the program is ended, to be restarted (--restart-on-failure)");
+            return self.end_unprotected(&why);
+        }
+        // In doubt it runs on.
+        let what = format!("{why}; there is no image to go on from");
+        if self.settings.strict {
+            self.end_unprotected(&format!("{what}: the program is ended (--strict)"));
+        } else {
+            report::warn(&format!("{what}: the program runs on, without checkpoints"));
+        }
     }
 
-    /// How long the program may take to obey, if it was told to end.
+    /// How long the program may yet take until its end is not that of the last signal of its user.
+    fn time_to_obey(&self) -> Option<Duration> {
+        let (_, at) = self.told?;
+        OBEYS_WITHIN.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// How long nothing may be done, if something is to be done.
     fn time_to_leave(&mut self) -> Option<Duration> {
-        let Some(Unprotected::Until(end)) = self.unprotected else { return None };
+        if self.time_to_obey().is_none()
+            && let Some(why) = self.lost.take()
+        {
+            self.end_lost(&why);
+        }
+        let Some(Unprotected::Until(end)) = self.unprotected else {
+            return self.lost.as_ref().and_then(|_| self.time_to_obey());
+        };
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             self.unprotected = Some(Unprotected::Killed);
@@ -435,16 +471,14 @@ impl Front<'_> {
             return;
         }
         self.lost_told = true;
-        let strict = self.settings.strict;
-        report::warn(&format!(
-            "the agent of job {} has ended{}; see {}",
-            self.job.name(),
-            if strict { "" } else { ": the program runs on, without checkpoints" },
-            crate::log::path(self.job).display()
-        ));
-        self.end_lost("its agent is lost");
-        if strict {
-            self.end_unprotected("the program cannot be protected any more, and is ended (--strict)");
+        let (name, log) = (self.job.name(), crate::log::path(self.job));
+        let (what, see) = (format!("the agent of job {name} has ended"), format!("see {}", log.display()));
+        if self.settings.supervised {
+            self.end_lost(&format!("{what} ({see})"));
+        } else if self.settings.strict {
+            self.end_unprotected(&format!("{what}; {see}: the program is ended (--strict)"));
+        } else {
+            report::warn(&format!("{what}: the program runs on, without checkpoints; {see}"));
         }
     }
 
@@ -489,6 +523,8 @@ impl Front<'_> {
             (None, Some(_)) => How::Signal(libc::SIGTERM),
             (None, None) => How::of(status),
         };
+        let before = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.run.told_by = self.told.map(|(signal, at)| ToldBy { signal, before_ms: before(at) });
         self.run.end(self.job, how);
         if stopped.is_none() && LastRun::read(self.job).is_some_and(|run| run.stop_failed) {
             let name = self.job.name();

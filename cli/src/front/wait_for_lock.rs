@@ -14,8 +14,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long an agent may take that has something to tell of a program: it may not have noticed its end yet.
-const NOTICE: Duration = Duration::from_millis(500);
 
 /// Waits until no agent serves the job, and its program is gone. An agent that has neither a program nor a flush is
 /// waited for like what is dying: a busy disk may hold up the last of what it writes.
@@ -59,16 +57,16 @@ fn wait_for_agent(job: &Job, limits: &Patience) -> Result<(), Failure> {
             Some(status) if let Some(pid) = status.pid => {
                 let is_dying = || procfs::existence(pid) == Existence::Dying;
                 limits.wait(|| is_dying().then(|| NamedProcess::of(pid).to_string()))?;
-                NOTICE
+                limits.notice()
             }
             Some(status) if status.flushing.is_some() => Duration::MAX,
             Some(status) if status.lingering && !asked => {
                 // It copies to lower tiers, which the next agent does as well.
                 asked = true;
                 let _ = Agent::connect(job).and_then(|agent| agent.send(&Request::Quit));
-                limits.left().max(NOTICE)
+                limits.left().max(limits.notice())
             }
-            _ => limits.left().max(NOTICE),
+            _ => limits.left().max(limits.notice()),
         };
         if before.replace(patience) != Some(patience) {
             begun = Instant::now();

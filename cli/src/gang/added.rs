@@ -39,8 +39,8 @@ impl Added {
         };
         let of = |(at, member): (usize, &MemberImage)| {
             let old = member.ssh.clone()?;
-            let host = hosts.get(at).cloned().unwrap_or(old.host);
-            Some((member.member, Remote { host, port: old.port }))
+            let host = hosts.get(at).cloned().unwrap_or_else(|| old.host.clone());
+            Some((member.member, Remote { host, ..old }))
         };
         let members = image.members.iter().enumerate().filter_map(of).collect();
         Ok(Added { key, members: Mutex::new(members) })
@@ -63,8 +63,8 @@ impl Added {
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<(u32, String)> {
-        self.members.lock().iter().map(|(member, remote)| (*member, remote.host.clone())).collect()
+    pub fn all(&self) -> Vec<(u32, Remote)> {
+        self.members.lock().iter().map(|(member, remote)| (*member, remote.clone())).collect()
     }
 
     /// One was added.
@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn what_an_image_has_of_it_is_found_again() {
         let added = Added::new().unwrap();
-        added.add(1, Remote { host: "b".into(), port: 7 });
+        let remote = |host: &str| Remote { host: host.into(), port: 7, options: vec!["-A".into()] };
+        added.add(1, remote("b"));
         let member = |member| MemberImage {
             member,
             host: "n".into(),
@@ -98,7 +99,7 @@ mod tests {
         let again = Added::of_image(&image, &[]).unwrap();
         assert_eq!((again.key(), again.on("b"), again.on("n")), (added.key(), Some((1, 7)), None));
         let moved = Added::of_image(&image, &["a".into(), "c".into()]).unwrap();
-        assert_eq!((moved.on("b"), moved.all()), (None, vec![(1, "c".to_owned())]));
+        assert_eq!((moved.on("b"), moved.all()), (None, vec![(1, remote("c"))]));
         assert!(!format!("{image:?}{added:?}").contains(&added.key().0), "keys are in no log");
     }
 }

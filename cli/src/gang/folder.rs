@@ -3,8 +3,8 @@
 //! each host has a store of its own, in a folder that they share (`--gang-folder`), which `folder` in the store names.
 //!
 //! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time; by others when it is
-//! lost in a checkpoint ([`super::takeover`]). Read by the other members and by commands, on any host. Invariants: files
-//! are 0600, their folder 0700; an image is created once and never changed. Fails by: an error that names the file; one
+//! lost in a checkpoint ([`super::takeover`]). Read by the other members and by commands, on any host. Invariants:
+//! files are 0600, their folder 0700; an image is created once and never changed. Fails by: an error that names the file; one
 //! that cannot be read is never taken for one that is not there.
 
 use super::image::{GangImage, MOST_BYTES};
@@ -215,7 +215,7 @@ impl GangFolder {
     pub fn images(&self) -> Result<Vec<u64>, Failure> {
         let listed = self.tier()?.list("")?;
         let mut numbers: Vec<u64> =
-            listed.blobs.iter().filter_map(|entry| number_of(entry.name.file())).collect();
+            listed.blobs.iter().filter_map(|entry| number_of(IMAGE, entry.name.file())).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }
@@ -225,7 +225,7 @@ impl GangFolder {
     /// # Errors
     /// There is no such image, or it cannot be read, or is damaged.
     pub fn image(&self, number: u64) -> Result<GangImage, Failure> {
-        let (tier, name) = (self.tier()?, file_name(number));
+        let (tier, name) = (self.tier()?, file_name(IMAGE, number));
         let shown = self.path.join(&name);
         let blob = BlobName::new(&name).map(|name| tier.open(&name)).transpose()?;
         let Some(blob) = blob.filter(|blob| blob.len() <= MOST_BYTES) else {
@@ -242,7 +242,7 @@ impl GangFolder {
     /// # Errors
     /// The number is taken, or the file cannot be written. Whether it is there then is not known, but for the former.
     pub fn publish(&self, image: &GangImage) -> Result<(), Failure> {
-        let Some(name) = BlobName::new(&file_name(image.image)) else {
+        let Some(name) = BlobName::new(&file_name(IMAGE, image.image)) else {
             return Err(Failure::new(Exit::Internal, "no number is left for an image of the gang"));
         };
         Ok(self.tier()?.publish(&name, &image.encode())?)
@@ -253,7 +253,7 @@ impl GangFolder {
     /// # Errors
     /// The file cannot be removed.
     pub fn remove(&self, number: u64) -> Result<(), Failure> {
-        let Some(name) = BlobName::new(&file_name(number)) else { return Ok(()) };
+        let Some(name) = BlobName::new(&file_name(IMAGE, number)) else { return Ok(()) };
         Ok(self.tier()?.remove(&name)?)
     }
 
@@ -276,10 +276,7 @@ impl GangFolder {
         let tier = self.tier()?;
         let mut found = BTreeMap::new();
         for entry in tier.list("")?.blobs {
-            let number = entry.name.file().strip_prefix("protected-").and_then(|number| number.parse().ok());
-            let Some(number) = number.filter(|number| protected_name(*number) == entry.name.file()) else {
-                continue;
-            };
+            let Some(number) = number_of(PROTECTED, entry.name.file()) else { continue };
             let mut bytes = vec![0; usize::try_from(entry.len.min(MOST_BYTES)).unwrap_or(0)];
             let read = tier.open(&entry.name).and_then(|blob| blob.read_at(0, &mut bytes));
             let protected = match read {
@@ -299,7 +296,7 @@ impl GangFolder {
     /// # Errors
     /// The file cannot be written.
     pub fn protect(&self, protected: &Protected) -> Result<(), Failure> {
-        let Some(name) = BlobName::new(&protected_name(protected.image)) else { return Ok(()) };
+        let Some(name) = BlobName::new(&file_name(PROTECTED, protected.image)) else { return Ok(()) };
         let bytes = serde_json::to_vec_pretty(protected).unwrap_or_default();
         Ok(self.tier()?.publish(&name, &bytes)?)
     }
@@ -309,7 +306,7 @@ impl GangFolder {
     /// # Errors
     /// The file cannot be removed.
     pub fn unprotect(&self, number: u64) -> Result<(), Failure> {
-        let Some(name) = BlobName::new(&protected_name(number)) else { return Ok(()) };
+        let Some(name) = BlobName::new(&file_name(PROTECTED, number)) else { return Ok(()) };
         Ok(self.tier()?.remove(&name)?)
     }
 
@@ -397,16 +394,16 @@ pub(super) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     Ok(Some(bytes))
 }
 
-fn protected_name(number: u64) -> String {
-    format!("protected-{number:06}")
-}
+/// What the names of files with a number begin with.
+const IMAGE: &str = "gang-";
+const PROTECTED: &str = "protected-";
 
-fn file_name(number: u64) -> String {
-    format!("gang-{number:06}")
+fn file_name(begin: &str, number: u64) -> String {
+    format!("{begin}{number:06}")
 }
 
 /// Understands exactly the names that the function above makes.
-fn number_of(file: &str) -> Option<u64> {
-    let number = file.strip_prefix("gang-")?.parse().ok()?;
-    (file_name(number) == file).then_some(number)
+fn number_of(begin: &str, file: &str) -> Option<u64> {
+    let number = file.strip_prefix(begin)?.parse().ok()?;
+    (file_name(begin, number) == file).then_some(number)
 }

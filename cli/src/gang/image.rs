@@ -61,6 +61,9 @@ pub struct Remote {
     pub host: String,
     /// Where its server listens.
     pub port: u16,
+    /// What its launcher has given to ssh besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
 }
 
 impl GangImage {

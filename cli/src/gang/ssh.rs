@@ -7,7 +7,7 @@
 
 use crate::entries::set_helper_environment;
 use crate::exit::{Exit, Failure};
-use crate::helper::binary;
+use crate::helper::named_binary;
 use crate::settings::GangPlace;
 use holdfast_sys::{attributes, spawn};
 use holdfast_tiers::{Job, Store};
@@ -125,15 +125,16 @@ pub fn start(
     Ok(ssh)
 }
 
-/// The hosts that ssh does not reach: asked all at once.
+/// The hosts that ssh does not reach with these options: asked all at once.
 ///
 /// # Errors
 /// It cannot be started.
-pub fn unreached(hosts: &[String]) -> Result<Vec<String>, Failure> {
+pub fn unreached(hosts: &[(&str, &[String])]) -> Result<Vec<String>, Failure> {
     let limit = ["-o", "ConnectTimeout=10"].map(str::to_owned);
     let mut asked = Vec::new();
-    for host in hosts {
-        let mut command = command(&limit, host, OsStr::new("true"))?;
+    for (host, options) in hosts {
+        let options = [*options, &limit].concat();
+        let mut command = command(&options, host, OsStr::new("true"))?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let program = command.get_program().to_owned();
         let failed = |error| Failure::system(program.display(), &error);
@@ -153,7 +154,7 @@ pub fn unreached(hosts: &[String]) -> Result<Vec<String>, Failure> {
             }
         };
         if !is_there {
-            gone.push(host.clone());
+            gone.push((*host).to_owned());
         }
     }
     Ok(gone)
@@ -201,7 +202,7 @@ fn said(log: &Path) -> String {
 
 /// What a shell on the other host is given.
 fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<OsString, Failure> {
-    let binary = binary()?;
+    let binary = named_binary()?;
     let root =
         std::path::absolute(store.root()).map_err(|error| Failure::system("the store's path", &error))?;
     let gang = &place.name;

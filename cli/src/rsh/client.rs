@@ -5,9 +5,9 @@
 //! come at any moment, and a restart after it: the agent may be another one then, and is asked again. Fails by: status
 //! 255, as ssh does.
 
-use super::launchers::NAME;
 use super::line::{self, Line};
 use super::wire::{Kind, Side, WINDOW, Wire};
+use crate::entries::RSH;
 use crate::front::supervise::Ending;
 use crate::gang::key::Key;
 use crate::report;
@@ -49,7 +49,7 @@ pub fn run(words: &[String]) -> Ending {
 pub fn under_its_name() -> Option<Ending> {
     let mut words = std::env::args_os();
     let name = PathBuf::from(words.next()?);
-    if name.file_name()? != NAME {
+    if name.file_name()? != RSH {
         return None;
     }
     Some(run(&words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()))

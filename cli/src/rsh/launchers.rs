@@ -3,18 +3,15 @@
 //! Used where the program of an open gang is started, and by the agent of its leader. Invariant: what the user has set
 //! stays. Fails by: a link that cannot be made.
 
-use crate::entries::{own_environment, variable};
+use crate::entries::{RSH, own_environment, variable};
 use crate::exit::Failure;
-use crate::helper::binary;
+use crate::helper::named_binary;
 use crate::settings::GangPlace;
 use holdfast_abi::environment::{ENV_KEY, ENV_MEMBER_KEY, ENV_MEMBER_SOCKET, ENV_SOCKET};
 use holdfast_tiers::Job;
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::fs::symlink;
-
-/// The name under which the binary is `holdfast rsh`.
-pub const NAME: &str = "holdfast-rsh";
 
 /// What the launcher of an open gang finds in its environment.
 ///
@@ -24,9 +21,9 @@ pub fn variables(job: &Job, place: &GangPlace) -> Result<Vec<(&'static str, OsSt
     if !place.open || !place.is_leader() {
         return Ok(Vec::new());
     }
-    let mut agent = binary()?.into_os_string();
+    let mut agent = named_binary()?.into_os_string();
     agent.push(" rsh");
-    let link: OsString = job.dir().join(NAME).into();
+    let link: OsString = job.dir().join(RSH).into();
     // Open MPI splits at blanks, and has daemons start others where it may (`plm_rsh_module.c`,
     // `plm_ssh_module.c`); Hydra takes a path (`external_common_launch.c`).
     let all = [
@@ -59,7 +56,7 @@ pub fn of_command() -> Result<Vec<CString>, Failure> {
 /// # Errors
 /// It cannot be made.
 pub fn link(job: &Job) -> Result<(), Failure> {
-    let (path, binary) = (job.dir().join(NAME), binary()?);
+    let (path, binary) = (job.dir().join(RSH), named_binary()?);
     let made = match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => symlink(binary, &path),

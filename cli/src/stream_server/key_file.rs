@@ -12,6 +12,17 @@ use std::path::Path;
 /// Longer ones are no keys: bytes.
 const LONGEST: u64 = 4096;
 
+/// Why there is no new one.
+fn not_made(path: &Path, error: &io::Error) -> Failure {
+    let (shown, exit) = match error.kind() {
+        io::ErrorKind::NotFound => (path.parent().unwrap_or(path).display(), Exit::NotFound),
+        io::ErrorKind::PermissionDenied => (path.display(), Exit::Permission),
+        _ => (path.display(), Exit::CannotCreate),
+    };
+    let why = format!("the key {} cannot be made: {shown}: {error}", path.display());
+    Failure::new(exit, format!("{why}; name a file in a folder where you may write with --key"))
+}
+
 /// The key in a file. `make`: a new one, if there is no file.
 ///
 /// # Errors
@@ -22,7 +33,7 @@ pub fn read(path: &Path, make: bool) -> Result<Key, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && make => {
             let key = Key::new().map_err(|error| Failure::system("making a key", &error))?;
             file_system::write_own(path, format!("{}\n", key.text()).as_bytes())
-                .map_err(|error| Failure::system(format_args!("writing {shown}"), &error))?;
+                .map_err(|error| not_made(path, &error))?;
             report::warn(&format!("{shown} was made: who has a copy of it may read what is exported"));
             return Ok(key);
         }

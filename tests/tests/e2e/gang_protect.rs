@@ -210,6 +210,99 @@ fn a_protection_that_is_damaged_is_made_anew_by_the_images_that_follow() {
     });
 }
 
+/// Its number comes no more: it would hold what it names, and what it may name, for ever.
+#[test]
+fn a_damaged_set_goes_when_all_that_is_needed_is_there() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Root, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let mut fronts = fleet.start(&["--protect", "partner", "--keep", "1"])?;
+        protected_images(&fleet, 1)?;
+        let damaged = fleet.job(1).join(&set_files(&fleet, 1)[0]);
+        fs::write(&damaged, b"holdfast group 0\n{}\n")?;
+        fleet.checkpoint()?;
+        ensure!(damaged.exists(), "what others need of it is not known");
+        fleet.checkpoint()?;
+        until_protected(&fleet, 3)?;
+        ensure!(damaged.exists(), "the first image was needed until then");
+        for image in 4..8 {
+            fleet.checkpoint()?;
+            until_protected(&fleet, image)?;
+        }
+        ensure!(!damaged.exists(), "{:?}", set_files(&fleet, 1));
+        fleet.kill(&mut fronts)?;
+        fleet.wipe(0)?;
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &fleet.folder().display().to_string()])
+    });
+}
+
+/// A file that has its length may be damaged all the same: what a member lacks of a set is made of what is right.
+#[test]
+fn a_stream_that_has_its_length_is_not_taken_for_right() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Ordinary, |bed| {
+        let fleet = Fleet::new(bed, 3)?;
+        let mut fronts = fleet.start(&["--protect", "xor=3"])?;
+        protected_images(&fleet, 1)?;
+        fleet.kill(&mut fronts)?;
+        let segment = fleet.job(1).join(format!("segment-{:06}-000", fleet.epoch(1, 1)?));
+        let good = fs::read(&segment)?;
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        fs::write(&segment, bad)?;
+        fs::remove_file(fleet.job(1).join(&set_files(&fleet, 1)[2]))?;
+        let folder = fleet.folder().display().to_string();
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])?;
+        ensure!(fs::read(&segment)? == good, "it is as it was");
+        fleet.say(1, &["verify", "sim.1"])?.success()?;
+        // Where it is right, the parity alone is made.
+        fs::remove_file(fleet.job(1).join(&set_files(&fleet, 1)[2]))?;
+        fleet.restart_to_the_end(GANG, &["--gang-folder", &folder])?;
+        fleet.say(1, &["verify", "sim.1"])?.success()?;
+        Ok(())
+    });
+}
+
+/// Who rebuilds is killed at each step: there is no set and no image that is not right, and the next one does it all.
+#[test]
+fn who_dies_while_a_stream_is_rebuilt_leaves_nothing_wrong() {
+    if !am_root() {
+        return println!("not run: this test needs root");
+    }
+    each_user_in_turn(User::Root, |bed| {
+        let fleet = Fleet::new(bed, 2)?;
+        let mut fronts = fleet.start(&["--protect", "partner"])?;
+        protected_images(&fleet, 1)?;
+        fleet.kill(&mut fronts)?;
+        let folder = fleet.folder().display().to_string();
+        let options = ["--gang-folder", folder.as_str(), "--gang-wait", "20s"];
+        for fault in ["guard-file", "guard-file:2", "guard-right", "guard-rebuilt"] {
+            fleet.wipe(1)?;
+            let mut fronts = vec![fleet.restart(0, GANG, &options)?.spawn()?];
+            let mut killed = fleet.restart(1, GANG, &options)?;
+            fronts.push(killed.env("HOLDFAST_FAULT", fault).spawn()?);
+            for front in &mut fronts {
+                ensure!(shell_code(wait(front, PATIENCE)?) != 0, "{fault}: {}", fleet.said());
+            }
+            ensure!(bed.text("err1").contains("killed at the fault point"), "{fault}: {}", fleet.said());
+            let files = set_files(&fleet, 1);
+            ensure!(!files.iter().any(|file| file.starts_with("group-")), "{fault}: {files:?}");
+            let manifests = fs::read_dir(fleet.job(1))?.flatten();
+            let is_image = |name: &str| name.starts_with("manifest-");
+            let mut names = manifests.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            ensure!(!names.any(|name| is_image(&name)), "{fault}");
+            let mut fronts = fleet.restart_all(GANG, &options)?;
+            fleet.kill(&mut fronts)?;
+            fleet.say(1, &["verify", "sim.1"])?.success()?;
+        }
+        fleet.restart_to_the_end(GANG, &options)
+    });
+}
+
 /// An image of another run has the number of one that is gone: it is not replaced.
 #[test]
 fn an_image_of_another_run_is_not_replaced() {

@@ -96,6 +96,10 @@ fn a_reader_on_another_host_gets_the_same_bytes_and_what_is_not_exported_it_does
         ensure!(said.trim() == "right", "{said}");
         let nothing = bed.say(&["serve", "--listen", "127.0.0.1:0", "--key", "key"])?;
         ensure!(nothing.code() == 64 && nothing.stderr.contains("--export"), "{}", nothing.stderr);
+        let words = ["serve", "--listen", "127.0.0.1:0", "--export", "sim", "--key", "/no/key"];
+        let nowhere = bed.say(&words)?;
+        let words = "the key /no/key cannot be made: /no: ";
+        ensure!(nowhere.code() == 66 && nowhere.stderr.contains(words), "{}", nowhere.stderr);
         server.end()
     });
 }

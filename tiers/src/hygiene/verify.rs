@@ -190,8 +190,9 @@ pub fn verify(place: &TierFolder, options: &Verify<'_>) -> Result<Verified, Tier
     let has_sets = options.epoch.is_none() && there.has_sets;
     let sets = if has_sets { redundancy::sets_in(place)? } else { Vec::new() };
     if options.epoch.is_none() {
-        // A version whose manifest cannot be read may need any segment up to its own.
-        let reach = look.found.damaged().last().copied().unwrap_or(0);
+        // A version whose manifest cannot be read, or a set whose group cannot, may need any segment up to its own.
+        let unread = sets.iter().filter(|set| set.file.is_err()).map(|set| set.number);
+        let reach = look.found.damaged().last().copied().into_iter().chain(unread).max().unwrap_or(0);
         let of_sets = sets.iter().filter_map(|set| set.file.as_ref().ok()).flat_map(redundancy::covered);
         let needed = Needed::of(wanted.keys().copied().chain(of_sets).collect(), reach);
         let is_loose = |key: &(u64, u32)| !needed.may_be(*key);

@@ -54,20 +54,16 @@ impl From<TierError> for SetProblem {
 
 /// The sets that a folder has, ascending.
 pub(crate) fn sets_in(folder: &TierFolder) -> Result<Vec<SetState>, TierError> {
-    let blobs = folder.tier().list(folder.folder())?.blobs;
-    let of = |wanted: SetBlob, entry: &Entry| {
-        names::of_set(entry.name.file()).filter(|(kind, _)| *kind == wanted).map(|(_, number)| number)
-    };
-    let mut found = Vec::new();
-    for number in blobs.iter().filter_map(|entry| of(SetBlob::Group, entry)) {
+    let (blobs, mut found) = (of_sets(folder)?, Vec::new());
+    for number in blobs.iter().filter(|(blob, ..)| *blob == SetBlob::Group).map(|(_, number, _)| *number) {
         let file = match read_group(folder, number) {
             // Removed meanwhile.
             Err(TierError::NotFound { .. }) => continue,
             Err(error) => Err(error.into()),
             Ok(file) => file.map_err(SetProblem::Damaged),
         };
-        let parity = blobs.iter().find(|entry| of(SetBlob::Parity, entry) == Some(number));
-        found.push(SetState { number, file, parity: parity.map(|entry| entry.len) });
+        let parity = blobs.iter().find(|(blob, of, _)| (*blob, *of) == (SetBlob::Parity, number));
+        found.push(SetState { number, file, parity: parity.map(|(.., entry)| entry.len) });
     }
     found.sort_by_key(|set| set.number);
     Ok(found)

@@ -9,7 +9,7 @@ use super::group_file::SetFile;
 use crate::hygiene::{MENDED, is_intact};
 use crate::names::{self, FileName};
 use crate::tier::{Blob, BlobWriter, TierError};
-use crate::{Job, JobLock, StoreError};
+use crate::{Job, JobLock, StoreError, fault};
 
 /// Bytes compared or copied at once.
 const PIECE: usize = 1 << 20;
@@ -131,6 +131,7 @@ impl<'a> StreamWriter<'a> {
     fn close(&mut self) -> Result<(), StoreError> {
         if let Some(Current { name, target: Target::Written(writer, beside), .. }) = self.current.take() {
             self.written += writer.finish()?;
+            fault::point("guard-file");
             if beside { self.beside.push(name) } else { self.new.push(name) }
         }
         Ok(())
@@ -155,14 +156,17 @@ impl<'a> StreamWriter<'a> {
         if self.current.is_some() || self.files.next().is_some() {
             return Err(StoreError::misuse(self.job.dir(), "a part of a stream is missing"));
         }
+        fault::point("guard-right");
         let folder = self.job.folder();
         for name in &self.beside {
             let beside = format!("{MENDED}{name}");
             folder.remove(name)?;
+            fault::point("guard-removed");
             let mut writer = folder.create(name)?;
             let blob = folder.tier().open(&folder.blob(&beside)?)?;
             copy(&*blob, blob.len(), &mut *writer)?;
             writer.finish()?;
+            fault::point("guard-named");
             folder.remove(&beside)?;
         }
         Ok(self.written)

@@ -9,9 +9,11 @@ use holdfast_tiers::redundancy::{
     ChunkSum, GroupFile, GroupMember, MemberStream, Number, SetFile, SetProblem, StreamWriter, StripeSums,
     begin_parity, clean_heads, lacks, number_of, put_group, put_head, put_image, remove_set, sets, tables,
 };
-use holdfast_tiers::{Job, JobLock, Store, StoreError};
+use holdfast_tiers::{Job, JobLock, REBUILD_POINTS, Store, StoreError};
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A job of a store of its own, with an image of 100 pages, of which `seed` says what is in them.
 struct Host(TempDir, Job, JobLock);
@@ -178,6 +180,78 @@ fn what_a_set_needs_does_not_count_as_the_images() {
     assert_eq!(host.names("segment-000001").len(), 1);
     remove_set(&host.1, &host.2, 1).unwrap();
     assert!(host.1.clean(&host.2).unwrap().bytes >= segments);
+}
+
+/// It may need any segment up to its own number, as at a removal.
+#[test]
+fn what_a_damaged_set_may_need_is_not_unneeded() {
+    let host = Host::new(1);
+    host.protect(&host.set(1, "own"));
+    host.image(2, 2);
+    host.1.remove_image(&host.2, Epoch(1)).unwrap();
+    assert!(host.verified().unneeded.is_empty());
+    fs::write(host.1.dir().join("group-000001"), b"x").unwrap();
+    let found = host.verified();
+    assert!(found.unneeded.is_empty() && found.sets[0].problem.is_some(), "{:?}", found.unneeded);
+}
+
+/// Writes a stream to its death at a fault point.
+fn write_in_child(dir: &Path, point: &str) -> Option<i32> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "redundancy::write_to_the_end"]);
+    command.env("TEST_DIR", dir).env("TEST_POINT", point).output().unwrap().status.code()
+}
+
+#[test]
+#[ignore = "run by the test below, to be killed"]
+fn write_to_the_end() {
+    let dir = PathBuf::from(std::env::var("TEST_DIR").unwrap());
+    holdfast_tiers::set_fault_hook(|name| {
+        if std::env::var("TEST_POINT").unwrap() == name {
+            std::process::exit(77);
+        }
+    });
+    let job = Store::open(&dir).unwrap().job("sim.0").unwrap();
+    let lock = job.lock().unwrap();
+    let files: Vec<SetFile> = serde_json::from_slice(&fs::read(dir.join("files")).unwrap()).unwrap();
+    let mut writer = StreamWriter::new(&job, &lock, &files).unwrap();
+    fs::read(dir.join("bytes")).unwrap().chunks(10_000).for_each(|piece| writer.append(piece).unwrap());
+    writer.finish().unwrap();
+}
+
+/// Whenever who writes it is killed, nothing has the name of a file that is not that file: what was damaged is that,
+/// or away, or right; and the next one writes it right.
+#[test]
+fn a_stream_whose_writer_is_killed_is_never_half_right() {
+    for point in REBUILD_POINTS {
+        let Host(dir, job, lock) = Host::new(1);
+        let host = Host(dir, job, lock);
+        let (files, set) = (host.files(1), host.set(1, "own"));
+        host.protect(&set);
+        let bytes = host.bytes(&files);
+        let (head, segment) = (host.1.dir().join("head-000001"), host.1.dir().join(&files[1].name));
+        let (good_head, good) = (fs::read(&head).unwrap(), fs::read(&segment).unwrap());
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        fs::write(&segment, &bad).unwrap();
+        fs::remove_file(&head).unwrap();
+        let store = host.0.store();
+        fs::write(store.join("files"), serde_json::to_vec(&files).unwrap()).unwrap();
+        fs::write(store.join("bytes"), &bytes).unwrap();
+        let Host(dir, job, lock) = host;
+        drop(lock);
+        assert_eq!(write_in_child(&store, point), Some(77), "{point}");
+        let there = fs::read(&segment).ok();
+        assert!(there.is_none_or(|there| there == bad || there == good), "{point}");
+        assert!(fs::read(&head).is_ok_and(|there| there == good_head), "{point}");
+        let lock = job.lock().unwrap();
+        let host = Host(dir, job, lock);
+        write(&host, &files, &bytes).unwrap();
+        assert!(fs::read(&segment).unwrap() == good && host.bytes(&files) == bytes, "{point}");
+        assert!(host.verified().sets[0].problem.is_none(), "{point}");
+        host.1.clean(&host.2).unwrap();
+        assert!(host.names("mended-").is_empty() && host.names(".part-").is_empty(), "{point}");
+    }
 }
 
 #[test]

@@ -119,14 +119,11 @@ impl EventLoop {
             Heard::NoRound(why) => self.give_up(&why),
             Heard::Serves { member, port } => self.member_serves(member, port),
             Heard::Over => self.end_own_server(),
-            Heard::Fails(why) => self.tell_gang_lost(&why),
-            Heard::Lost(why) => {
-                let name = self.seat().map(|(seat, _)| seat.place().name.clone()).unwrap_or_default();
-                self.context.warn(format!(
-                    "{why}: no more images of gang {name} are made; the program runs on, and `holdfast restart {name} \
-                     --gang …` of all members goes on from the last one"
-                ));
+            Heard::Fails(why) => {
                 self.tell_gang_lost(&why);
+            }
+            Heard::Lost(why) => {
+                self.warn_of_lost_gang(&why);
                 self.give_up(&why);
                 if why.member == Some(0) {
                     self.end_own_server();
@@ -135,11 +132,26 @@ impl EventLoop {
         }
     }
 
-    /// The front ends its program, if all are to be restarted then.
-    fn tell_gang_lost(&self, why: &Failed) {
-        if let Some(link) = self.context.link.as_ref().filter(|_| self.context.settings().supervised) {
+    /// The front ends its program, if all are to be restarted then; whether there is one that does.
+    fn tell_gang_lost(&self, why: &Failed) -> bool {
+        let front = self.context.link.as_ref().filter(|_| self.context.settings().supervised);
+        front.is_some_and(|link| {
             link.tell(&Tell::GangLost { why: why.to_string() });
+            true
+        })
+    }
+
+    /// What follows from that says who does it.
+    fn warn_of_lost_gang(&self, why: &Failed) {
+        let name = self.seat().map(|(seat, _)| seat.place().name.clone()).unwrap_or_default();
+        let what = format!("{why}: no more images of gang {name} are made");
+        if self.tell_gang_lost(why) {
+            return tracing::warn!("{what}");
         }
+        self.context.warn(format!(
+            "{what}; the program runs on, and `holdfast restart {name} --gang …` of all members goes on from the last \
+             one"
+        ));
     }
 
     /// Begins the round that the leader has begun; whether there was one.

@@ -113,11 +113,11 @@ impl EventLoop {
     pub(super) fn member_serves(&mut self, member: u32, port: u16) {
         let Some((seat, added)) = self.open_gang() else { return };
         let Some((_, ssh)) = self.starts.under_way.take_if(|(awaited, _)| *awaited == member) else { return };
-        let Some(Wanted { host, clients, .. }) = self.starts.wanted.pop_front() else { return };
+        let Some(Wanted { host, options, clients }) = self.starts.wanted.pop_front() else { return };
         ssh.is_there();
         seat.has_grown();
         tracing::info!("member {member} of gang {} is on {host}", seat.place().name);
-        added.add(member, Remote { host, port });
+        added.add(member, Remote { host, port, options });
         for client in clients {
             self.answer_remote(client, member, port);
         }

@@ -100,17 +100,22 @@ pub fn look(
         there.push((set.number, file, covered(file)));
     }
     let tables = tables(job).map_err(failed)?;
+    let is_broken = |set: &String| broken.contains_key(set) || known.broken.contains(set);
+    let is_whole = |set: &String| ids.contains(set) && !is_broken(set);
+    let whole = there.iter().filter(|(_, file, _)| is_whole(&file.set));
+    let covered: BTreeSet<(u64, u32)> = whole.flat_map(|(.., keys)| keys).copied().collect();
     let mut needs = BTreeSet::new();
     for (number, table) in &tables {
-        let needed = |(of, _, keys): &&(u64, &GroupFile, BTreeSet<(u64, u32)>)| {
+        let needed = |(of, file, keys): &&(u64, &GroupFile, BTreeSet<(u64, u32)>)| {
+            // What is broken is of no use where a whole one has the same.
+            let counts =
+                |key: &(u64, u32)| keys.contains(key) && !(is_broken(&file.set) && covered.contains(key));
             // One that cannot be read may need anything.
-            of == number || table.as_ref().is_none_or(|table| table.iter().any(|(key, _)| keys.contains(key)))
+            of == number || table.as_ref().is_none_or(|table| table.iter().any(|(key, _)| counts(key)))
         };
         needs.extend(there.iter().filter(needed).map(|(_, file, _)| file.set.clone()));
     }
     let table = tables.get(&epoch.0).cloned().flatten().ok_or("the manifest of its image cannot be read")?;
-    let is_whole =
-        |set: &String| ids.contains(set) && !broken.contains_key(set) && !known.broken.contains(set);
     let head = put_head(job, lock, epoch, manifest).map_err(failed)?;
     let (mut files, mut image_needs) = (vec![head], BTreeSet::new());
     for (key, segment) in table {

@@ -9,6 +9,7 @@ use super::super::image::{MemberImage, digest_of};
 use super::super::message::Wanted;
 use super::encode::{Desk, NOT_WANTED, encode, piece, pieces};
 use super::peers::{Absent, Peers, Problem};
+use holdfast_sys::fault;
 use holdfast_tiers::StoreError;
 use holdfast_tiers::redundancy::{
     ChunkSum, Code, GroupFile, Layout, MemberStream, Part, Place, StreamWriter, StripeSums, head_manifest,
@@ -43,7 +44,7 @@ pub fn stream(desk: &Desk<'_>, member: u32, lost: &LostSet, peers: &mut Peers) -
     number_of(desk.job, &file).map_err(failed)?;
     let files = file.own().map_or(&[][..], |own| &own.files);
     let number = file.own().map_or(0, |own| own.epoch);
-    if MemberStream::open(desk.job, files).is_ok() && head_manifest(desk.job, number).is_ok() {
+    if head_manifest(desk.job, number).is_ok() && is_as_it_was(desk, &file, &lost.there, peers) {
         put_group(desk.job, desk.lock, &file).map_err(failed)?;
         return Ok(0);
     }
@@ -53,6 +54,7 @@ pub fn stream(desk: &Desk<'_>, member: u32, lost: &LostSet, peers: &mut Peers) -
         match of_others(desk, &file, &there, peers, &mut writer) {
             Ok(()) => {
                 let written = writer.finish().map_err(failed)?;
+                fault::point("guard-rebuilt");
                 put_group(desk.job, desk.lock, &file).map_err(failed)?;
                 return Ok(written);
             }
@@ -69,6 +71,17 @@ pub fn stream(desk: &Desk<'_>, member: u32, lost: &LostSet, peers: &mut Peers) -
             }
         }
     }
+}
+
+/// Whether the stream is there as it was, by the sums that others have of it. What they do not tell is made anew.
+fn is_as_it_was(desk: &Desk<'_>, file: &GroupFile, there: &BTreeSet<u32>, peers: &mut Peers) -> bool {
+    let files = file.own().map_or(&[][..], |own| &own.files);
+    let (Ok(stream), Some(layout)) = (MemberStream::open(desk.job, files), file.layout()) else {
+        return false;
+    };
+    layout
+        .data_parts()
+        .all(|part| Chunk::of(file, &layout, there, part, peers).is_ok_and(|chunk| chunk.is_in(&stream)))
 }
 
 /// The bytes of a stream, chunk by chunk.
@@ -141,6 +154,21 @@ impl<'a> Chunk<'a> {
             Some(data) => self.sums.data.get(data).map(String::as_str),
             None => (part == first).then_some(self.sums.parity.as_str()),
         }
+    }
+
+    /// Whether a stream has it where it was.
+    fn is_in(&self, stream: &MemberStream) -> bool {
+        let places = self.layout.stripe(self.layout.stripe_of(self.file.own, self.part));
+        let Some(begin) = places.get(self.part).map(|place| place.offset) else { return false };
+        let mut sum = ChunkSum::default();
+        let is_read = (0..pieces(self.layout)).all(|at| {
+            let (at, len) = piece(self.layout, at);
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+            let read = stream.read_at(begin + at, &mut bytes);
+            sum.update(&bytes);
+            read.is_ok()
+        });
+        is_read && self.sum_of(self.part, self.part).is_some_and(|known| known == sum.text())
     }
 
     fn restore(

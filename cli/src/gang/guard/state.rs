@@ -3,22 +3,18 @@
 //! Called by `list`, `show` and `verify`. Nothing is changed. Fails by: words.
 
 use holdfast_tiers::Job;
-use holdfast_tiers::redundancy::{SetState, lacks, sets};
+use holdfast_tiers::redundancy::{SetState, lacks};
 
 /// Why a set that was whole at all members, and what its image needs besides, is not whole in this job, if so. `epoch`:
-/// the number of the job's image.
-pub fn why_not_whole(job: &Job, epoch: u64, set: &str) -> Option<String> {
-    let all = match sets(job) {
-        Ok(all) => all,
-        Err(error) => return Some(error.to_string()),
-    };
-    let own = find(&all, set).ok_or_else(|| gone(job, &all, Some(epoch)));
+/// the number of the job's image; `all`: the job's sets, which are read once for all images.
+pub fn why_not_whole((job, all): (&Job, &[SetState]), epoch: u64, set: &str) -> Option<String> {
+    let own = find(all, set).ok_or_else(|| gone(job, all, Some(epoch)));
     let own = match own.and_then(|own| lacks(job, own).map(|()| own).map_err(|why| why.to_string())) {
         Ok(own) => own,
         Err(why) => return Some(why),
     };
     let needs = own.file.iter().flat_map(|file| file.own()).flat_map(|own| &own.needs);
-    needs.map(|need| find(&all, need).ok_or_else(|| gone(job, &all, None))).find_map(|found| match found {
+    needs.map(|need| find(all, need).ok_or_else(|| gone(job, all, None))).find_map(|found| match found {
         Ok(found) => lacks(job, found).err().map(|why| why.to_string()),
         Err(why) => Some(why),
     })
