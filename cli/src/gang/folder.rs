@@ -4,8 +4,8 @@
 //!
 //! Written by the leader's agent, which holds the lock of member 0's job: there is one at a time; by others when it is
 //! lost in a checkpoint ([`super::takeover`]). Read by the other members and by commands, on any host. Invariants:
-//! files are 0600, their folder 0700; an image is created once and never changed. Fails by: an error that names the file; one
-//! that cannot be read is never taken for one that is not there.
+//! files are 0600, their folder 0700; an image is created once and never changed. Fails by: an error that names the
+//! file; one that cannot be read is never taken for one that is not there.
 
 use super::image::{GangImage, MOST_BYTES};
 use super::key::Key;

@@ -3,9 +3,9 @@
 //!
 //! Each part is a file in the gang's folder (`committed-MARK-MEMBER`): the leader's is there before it waits for the
 //! others, another's when it has lost the leader. Who finds that all are there makes the image. Called by the
-//! checkpoint thread ([`crate::agent::gang`]). Invariants: parts of one mark are of one round, whose cut all members have made; what is
-//! named is committed; two that make the image make one, as its name is taken once. Fails by: words; the images of the
-//! round do not count then.
+//! checkpoint thread ([`crate::agent::gang`]). Invariants: parts of one mark are of one round, whose cut all members
+//! have made; what is named is committed; two that make the image make one, as its name is taken once. Fails by: words;
+//! the images of the round do not count then.
 
 use super::folder::GangFolder;
 use super::image::{GangImage, MemberImage, Remote};

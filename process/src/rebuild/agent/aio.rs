@@ -18,7 +18,7 @@ use holdfast_sys::procmem::ForcedMemory;
 use std::io;
 
 /// Most requests of one call. Few: the kernel hands out a ring's places in portions, and what is left of the last one
-/// is nobody's (fs/aio.c, `__get_reqs_available`); what was taken can be used again in the next call.
+/// belongs to none (fs/aio.c, `__get_reqs_available`); what was taken can be used again in the next call.
 const AT_ONCE: u32 = 16;
 /// include/uapi/linux/aio_abi.h: struct iocb, and its command to write.
 const IOCB_LEN: usize = 64;
