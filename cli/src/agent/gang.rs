@@ -304,7 +304,7 @@ fn make_image(
     let text = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
     let said = match round.meet(Phase::Committed, &text, STORING) {
         Ok(said) => said,
-        Err(why) => return take_over(gang, round, &own.image, &why),
+        Err(why) => return take_over(gang, round, &own.image, (&why, is_last)),
     };
     let said: Result<Vec<Committed>, _> = said.iter().map(|one| serde_json::from_slice(one)).collect();
     let said = said.map_err(|error| format!("what a member says of its image: {error}"))?;
@@ -319,7 +319,7 @@ fn make_image(
     let text = serde_json::to_vec(&named).map_err(|error| error.to_string())?;
     let heard = match round.meet(Phase::Named, &text, NAMING) {
         Ok(heard) => heard,
-        Err(why) => return take_over(gang, round, &own.image, &why),
+        Err(why) => return take_over(gang, round, &own.image, (&why, is_last)),
     };
     let first = heard.first().and_then(|text| serde_json::from_slice::<(u64, String)>(text).ok());
     let (number, id) = first.ok_or("the leader has not said which image of the gang it made")?;
@@ -339,12 +339,19 @@ fn leads(gang: &Membership, round: &Round) -> Leads {
 }
 
 /// The leader was lost when this member had committed: if all others have, too, they make the image of the gang. `why`:
-/// in what words the leader was lost.
+/// in what words the leader was lost; `is_last`: the program was to be ended.
 ///
 /// # Errors
-/// They have not, or not yet: then the last one makes it.
-fn take_over(gang: &Membership, round: &Round, own: &MemberImage, why: &GangError) -> Result<u64, String> {
-    if gang.is_leader() || why.member != Some(0) {
+/// They have not, or not yet: then the last one makes it. Or the program was to be ended: the leader's may run on, so
+/// this one does.
+fn take_over(
+    gang: &Membership,
+    round: &Round,
+    own: &MemberImage,
+    (why, is_last): (&GangError, bool),
+) -> Result<u64, String> {
+    // A leader that says no is there, and all do as it says.
+    if gang.is_leader() || why.member != Some(0) || !gang.seat.has_lost_leader() {
         return Err(why.to_string());
     }
     let made = Parts::of(&gang.folder, round.mark()).and_then(|parts| {
@@ -356,10 +363,11 @@ fn take_over(gang: &Membership, round: &Round, own: &MemberImage, why: &GangErro
             tracing::info!(
                 "{why}; image {number} of the gang is there all the same: all have committed theirs"
             );
-            Ok(number)
+            if is_last { Err(why.to_string()) } else { Ok(number) }
         }
         // The leader may have made it before it was lost.
-        Ok(None) => takeover::names(&gang.folder, own).ok_or_else(|| why.to_string()),
+        Ok(None) if !is_last => takeover::names(&gang.folder, own).ok_or_else(|| why.to_string()),
+        Ok(None) => Err(why.to_string()),
         Err(error) => Err(format!("{why}; {error}")),
     }
 }

@@ -431,6 +431,11 @@ impl Seat {
         }
     }
 
+    /// Whether the leader was lost, and not only has said no.
+    pub fn has_lost_leader(&self) -> bool {
+        self.state.lock().lost.contains_key(&0)
+    }
+
     /// A member was lost: the round that is under way is over.
     pub(super) fn lose(&self, member: u32, why: &str) {
         let mut state = self.state.lock();

@@ -232,6 +232,27 @@ fn an_image_of_a_gang_is_there_for_all_or_for_none() {
     }
 }
 
+/// The leader's program may run on: so the others do, though the image is there.
+#[test]
+fn a_program_that_was_to_be_ended_runs_on_when_the_leader_is_lost() {
+    as_user(|bed| {
+        let mut fronts = start_with_fault(bed, &[], 0, "gang-committed")?;
+        let pids = live(bed, &mut fronts)?;
+        let agent = bed.agent_pid(&job(1))?.context("an agent")?;
+        let ended = bed.say(&["checkpoint", GANG, "--stop"])?;
+        ensure!(ended.code() != 0, "{}", ended.stdout);
+        bed.until("the image", PATIENCE, || whole(bed).is_ok_and(|there| there == [1]))?;
+        // What it says then is the last of the round.
+        let said = "checkpoint failed: member 0 on ";
+        let log = bed.job(&job(1)).join("agent.log");
+        let has_said = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(said));
+        bed.until("its words", PATIENCE, has_said)?;
+        ensure!(processes::runs(agent) && pids.iter().all(|pid| processes::runs(*pid)), "they run on");
+        kill_all(bed, &mut fronts)?;
+        restart_to_the_end(bed, GANG)
+    });
+}
+
 /// An agent dies in a restart before the programs run: none of them does, and the next restart is right.
 #[test]
 fn a_restart_is_one_of_all_members_or_of_none() {
