@@ -152,31 +152,32 @@ static void named_round(long round)
     if (round == 44) CHECK(sem_close(named) == 0 && sem_unlink(name) == 0);
 }
 
+/* One message stays in the queue, behind all others: it is never empty, so nothing takes the notification away
+ * (mq_notify(3)) and the queue is one that tells in every moment of a checkpoint. */
 static mqd_t queue;
 static void queue_prepare(void)
 {
     struct mq_attr attributes = {.mq_maxmsg = 8, .mq_msgsize = 64};
+    struct sigevent nothing = {.sigev_notify = SIGEV_NONE};
     snprintf(name, sizeof name, "/holdfast-test-%d", getpid());
     queue = mq_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600, &attributes);
     if (queue < 0) not_here("mq_open");
-    CHECK(mq_unlink(name) == 0);
+    CHECK(mq_unlink(name) == 0 && mq_send(queue, "stays", 5, 0) == 0);
+    CHECK(mq_notify(queue, &nothing) == 0);
 }
 
 static void queue_round(long round)
 {
     char text[64];
     unsigned priority;
-    for (unsigned i = 5; round > 0 && i-- > 0;) {
+    for (unsigned i = 5; round > 0 && i > 0; i--) {
         CHECK(mq_receive(queue, text, sizeof text, &priority) == sizeof(long) && priority == i);
         CHECK(*(long *)(void *)text == round - 1 + (long)i);
     }
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 1; i <= 5; i++) {
         *(long *)(void *)text = round + (long)i;
         CHECK(mq_send(queue, text, sizeof(long), i) == 0);
     }
-    /* The first message to the empty queue has taken it away. */
-    struct sigevent nothing = {.sigev_notify = SIGEV_NONE};
-    CHECK(mq_notify(queue, &nothing) == 0);
 }
 
 int main(int argc, char **argv)
