@@ -203,7 +203,7 @@ fn stop(
                 return Err(CheckpointError::Again(error.to_string()));
             }
             Err(CutError::Unsettled(met)) if request.round.is_some() && !awaited.has_had(PATIENCE, &met) => {
-                return Err(CheckpointError::Again(never_settled(&met).line()));
+                return Err(CheckpointError::Again(CheckpointError::Refused(met).line()));
             }
             // A process that was made just now registers in a moment. All were stopped for it: not too often.
             Err(CutError::Unsettled(met)) if !awaited.has_had(PATIENCE, &met) => {

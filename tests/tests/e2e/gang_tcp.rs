@@ -260,26 +260,51 @@ fn what_the_other_end_has_closed_is_waited_for() {
     each_user_by_root(|bed| {
         let hosts = Hosts::up()?;
         let members = Members { bed, kind: "", size: "", hosts: Some((&hosts, [0, 1])) };
-        let run = |member: usize, text: &str| {
-            let of = format!("{member}/2");
-            let mut command = bed.holdfast(&["run", "--name", GANG, "--gang", &of, "--"]);
-            let when = if member == 0 { "" } else { "while [ ! -s out0 ]; do sleep 0.02; done; " };
-            let line = format!("{when}exec /usr/bin/python3 -c \"$0\" \"$(head -n 1 out0)\"");
-            command.args(["/bin/sh", "-c", &line, text]);
-            let mut command = members.there(member, command);
-            command.stdin(Stdio::piped()).stdout(bed.create(&out(member))?).stderr(bed.create(&err(member))?);
-            command.spawn().context("a member")
-        };
-        let mut fronts = [run(0, SERVES)?, run(1, ASKS)?];
-        let is_closed = || bed.text(&out(0)).contains("closed") && bed.text(&out(1)).contains("closed");
-        bed.until("a closed connection", PATIENCE, is_closed).with_context(|| members.said())?;
-        members.checkpoint()?;
-        drop(fronts[1].stdin.take());
-        for front in &mut fronts {
-            ensure!(shell_code(wait(front, PATIENCE)?) == 0, "{}", members.said());
-        }
-        Ok(())
+        closed_at_one_end(&members, [SERVES, ASKS])
     });
+}
+
+/// So is a client, of the only connection there is, whose server is on another host, or listens on this one.
+#[test]
+fn a_client_of_the_only_connection_is_given_time_to_close_it() {
+    const SERVES: &str = "import socket, sys; s = socket.create_server((sys.argv[2], 0));\
+                          print(s.getsockname()[1], flush=True); s.accept()[0].close();\
+                          print('closed', flush=True); sys.stdin.read()";
+    const ASKS: &str = "import socket, sys, time; c = socket.create_connection((sys.argv[2], int(sys.argv[1])));\
+                        c.recv(1); print('closed', flush=True); time.sleep(2); c.close(); sys.stdin.read()";
+    each_user(|bed| closed_at_one_end(&Members { bed, kind: "", size: "", hosts: None }, [SERVES, ASKS]));
+    each_user_by_root(|bed| {
+        let hosts = Hosts::up()?;
+        let members = Members { bed, kind: "", size: "", hosts: Some((&hosts, [0, 1])) };
+        closed_at_one_end(&members, [SERVES, ASKS])
+    });
+}
+
+/// Two scripts of Python, told a port (that of the first) and the first's address. When one end of their connection is
+/// closed there is a checkpoint, and a restart of it; they end with their standard input.
+fn closed_at_one_end(members: &Members<'_>, scripts: [&str; 2]) -> Result<()> {
+    let bed = members.bed;
+    let run = |member: usize, text: &str| {
+        let of = format!("{member}/2");
+        let mut command = bed.holdfast(&["run", "--name", GANG, "--gang", &of, "--"]);
+        let when = if member == 0 { "" } else { "while [ ! -s out0 ]; do sleep 0.02; done; " };
+        let line =
+            format!("{when}exec /usr/bin/python3 -c \"$0\" \"$(head -n 1 out0)\" {}", members.address());
+        command.args(["/bin/sh", "-c", &line, text]);
+        let mut command = members.there(member, command);
+        command.stdin(Stdio::piped()).stdout(bed.create(&out(member))?).stderr(bed.create(&err(member))?);
+        command.spawn().context("a member")
+    };
+    let fronts = [run(0, scripts[0])?, run(1, scripts[1])?];
+    let is_closed = || bed.text(&out(0)).contains("closed") && bed.text(&out(1)).contains("closed");
+    bed.until("a closed connection", PATIENCE, is_closed).with_context(|| members.said())?;
+    members.checkpoint()?;
+    members.kill(fronts)?;
+    // Their standard input ends at once.
+    for mut front in [members.restart(0, &[])?, members.restart(1, &[])?] {
+        ensure!(shell_code(wait(&mut front, PATIENCE)?) == 0, "{}", members.said());
+    }
+    Ok(())
 }
 
 /// A connection to the outside is none to a member that listens at that port of its own host.

@@ -112,7 +112,7 @@ impl FileReader<'_> {
         let other = own.and_then(|own| self.other_end(own));
         let (Some(own), Some(other)) = (own, other) else {
             // Closed by its process of the job: what it has sent can still be read.
-            if let Some(own) = own.filter(|own| self.is_ended(own)) {
+            if let Some(own) = own.filter(|own| self.is_ended(own) && !self.is_of_a_listener(&own.peer)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
                 let Waiting { data, senders, marks, passed } = self.data(taken, TCP)?;
                 self.free_after_death(taken);
@@ -128,7 +128,7 @@ impl FileReader<'_> {
                     ended,
                 }));
             }
-            self.settled_in_gang(taken, &info)?;
+            self.settled_in_gang((taken, found.inode), &info)?;
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
             let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET, net));
             let Some(peer) = peer else {
@@ -241,6 +241,12 @@ impl FileReader<'_> {
             }
         }
         self.look == Look::Running && self.ends(own).is_some_and(|ends| ends.closing.contains(&other))
+    }
+
+    /// Whether the other end is one of this host, of a process outside the job.
+    pub(super) fn is_held_by_others(&self, inode: u64) -> bool {
+        let own = self.streams().get(&inode);
+        own.is_some_and(|own| self.ends(own).is_some_and(|ends| ends.held.contains(&(own.peer, own.local))))
     }
 
     /// Ends of the network namespace of a connection, as they are at the first question: the table is long where there

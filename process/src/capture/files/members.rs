@@ -53,6 +53,8 @@ struct Said {
     network: String,
     ends: Vec<(Ends, TcpInfo)>,
     listening: Vec<SocketAddr>,
+    /// Of its network. Empty: not known.
+    addresses: Vec<IpAddr>,
 }
 
 /// An end of this member and what is known of the other one.
@@ -87,15 +89,20 @@ impl FileReader<'_> {
             let first = self.holders.first()?.tid;
             fs::read_to_string(format!("/proc/{first}/net/{name}")).ok()
         };
-        let listening = at_each_address(self.listening(), table);
-        let own = Said { network, ends: Vec::new(), listening };
+        let addresses = addresses_of(table);
+        let listening = at_each_address(self.listening(), &addresses);
+        let own = Said { network, ends: Vec::new(), listening, addresses };
         let ends = self.leading_out();
         self.members = meet(gang, &ends, own, until)?;
         Ok(())
     }
 
     /// One that no member has said to have is not one that is just being made to another member.
-    pub(super) fn settled_in_gang(&self, taken: &OwnedFd, info: &TcpInfo) -> Result<(), Obstacle> {
+    pub(super) fn settled_in_gang(
+        &self,
+        (taken, inode): (&OwnedFd, u64),
+        info: &TcpInfo,
+    ) -> Result<(), Obstacle> {
         if self.members.is_gang && UNDER_WAY.contains(&info.state) {
             return Err(Obstacle::Passing(ON_ITS_WAY.into()));
         }
@@ -103,7 +110,11 @@ impl FileReader<'_> {
         match self.members.listening.iter().find(|(_, at)| listens_at(at, &there)) {
             None => match self.members.addresses.get(&there.ip()) {
                 // A process there may have closed it, and what it has sent is to be read here yet.
-                Some(member) if STILL_OPEN.contains(&info.state) && !self.outside.lose_connections => {
+                Some(member)
+                    if STILL_OPEN.contains(&info.state)
+                        && !self.outside.lose_connections
+                        && !self.is_held_by_others(inode) =>
+                {
                     Err(Obstacle::Passing(format!(
                         "a TCP connection to {there} on the host of member {member} of the gang, whose other end was \
                          closed, or leads outside the job; try again, or --outside close"
@@ -111,10 +122,23 @@ impl FileReader<'_> {
                 }
                 _ => Ok(()),
             },
-            Some((member, _)) => Err(Obstacle::Passing(format!(
-                "a TCP connection to member {member} of the gang that was not accepted yet; try again"
-            ))),
+            Some((member, _)) => Err(Obstacle::Passing(if info.state == tcp_state::CLOSE_WAIT {
+                format!(
+                    "a TCP connection to {there} of member {member} of the gang, whose other end was closed; try again \
+                     when this one is, too"
+                )
+            } else {
+                format!(
+                    "a TCP connection to member {member} of the gang that was not accepted yet; try again"
+                )
+            })),
         }
+    }
+
+    /// Whether an address is one where another member listens. On this host a restart could not make a connection from
+    /// there: no socket can be bound where another one listens.
+    pub(super) fn is_of_a_listener(&self, there: &SocketAddr) -> bool {
+        self.members.listening.iter().any(|(_, at)| listens_at(at, there))
     }
 
     /// Where a connection leads to is known when all members are stopped.
@@ -192,18 +216,19 @@ fn listens_at(at: &SocketAddr, there: &SocketAddr) -> bool {
     at.port() == there.port() && is_there
 }
 
-/// Who listens at all addresses does so at each of the host's, and a connection to the same port of a host outside of
-/// the gang is none to it. `table` reads one of /proc/PID/net; where it cannot, any address counts.
-fn at_each_address(listening: Vec<SocketAddr>, table: impl Fn(&str) -> Option<String>) -> Vec<SocketAddr> {
-    if !listening.iter().any(|at| at.ip().is_unspecified()) {
-        return listening;
-    }
-    let own = match (table("fib_trie"), table("if_inet6")) {
+/// The addresses of a network. `table` reads one of /proc/PID/net.
+fn addresses_of(table: impl Fn(&str) -> Option<String>) -> Vec<IpAddr> {
+    match (table("fib_trie"), table("if_inet6")) {
         // A host without version 6 has no table of it.
         (Some(trie), six) => local_addresses::of_tables(&trie, &six.unwrap_or_default()),
         (None, _) => Vec::new(),
-    };
-    if own.is_empty() {
+    }
+}
+
+/// Who listens at all addresses does so at each of the host's, `own`, and a connection to the same port of a host
+/// outside of the gang is none to it. Where they are not known, any address counts.
+fn at_each_address(listening: Vec<SocketAddr>, own: &[IpAddr]) -> Vec<SocketAddr> {
+    if own.is_empty() || !listening.iter().any(|at| at.ip().is_unspecified()) {
         return listening;
     }
     let each = |at: SocketAddr| {
@@ -222,6 +247,7 @@ fn meet(gang: &dyn Gang, ends: &[End], own: Said, until: Instant) -> Result<Memb
     let mut lines = vec![vec!["network".to_owned(), own.network.clone()]];
     lines.extend(ends.iter().map(|end| line(end.ends, &end.info)));
     lines.extend(own.listening.iter().map(|at| vec!["listens".to_owned(), at.to_string()]));
+    lines.extend(own.addresses.iter().map(|at| vec!["address".to_owned(), at.to_string()]));
     let said = gang::meet(gang, Phase::Stopped, &lines, until)?;
     let said: Vec<Said> = said.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
     let mut members = Members { is_gang: true, ..Members::default() };
@@ -229,6 +255,12 @@ fn meet(gang: &dyn Gang, ends: &[End], own: Said, until: Instant) -> Result<Memb
     for (member, theirs) in others() {
         let counts = |at: &&SocketAddr| theirs.network == own.network || !gang::is_of_one_host(at);
         members.listening.extend(theirs.listening.iter().filter(counts).map(|at| (member, *at)));
+        // One of several hosts, as that of a bridge to its containers, means this one here.
+        let is_there = |at: &&IpAddr| {
+            theirs.network == own.network
+                || !gang::is_of_one_host(&SocketAddr::new(**at, 0)) && !own.addresses.contains(at)
+        };
+        members.addresses.extend(theirs.addresses.iter().filter(is_there).map(|at| (*at, member)));
     }
     let mut mirrored: HashMap<Ends, Vec<(u32, TcpInfo)>> = HashMap::new();
     for (member, theirs) in others() {
@@ -372,6 +404,9 @@ fn parse((member, lines): (usize, Lines)) -> Result<Said, GangError> {
             [kind, network] if kind == "network" => network.clone_into(&mut said.network),
             [kind, at] if kind == "listens" => {
                 said.listening.push(at.parse().map_err(|_| gang::not_understood(member))?);
+            }
+            [kind, at] if kind == "address" => {
+                said.addresses.push(at.parse().map_err(|_| gang::not_understood(member))?);
             }
             words => said.ends.push(end(words).ok_or_else(|| gang::not_understood(member))?),
         }

@@ -95,6 +95,30 @@ fn where_another_member_listens_a_connection_is_not_accepted() {
     assert_eq!(members.listening, [(1, "0.0.0.0:80".parse().unwrap())]);
 }
 
+/// A member that has closed all its connections has none to say where it is.
+#[test]
+fn where_another_member_is_shows_without_a_connection() {
+    let of = |networks: [&str; 2]| {
+        let gang = testing::threads(2);
+        let said = |network: &str, at: &[&str]| Said {
+            network: network.to_owned(),
+            addresses: at.iter().map(|at| at.parse().unwrap()).collect(),
+            ..Said::default()
+        };
+        let at = ["127.0.0.1", "172.17.0.1", "10.0.0.2"];
+        let members = thread::scope(|scope| {
+            scope.spawn(|| drop(meet(&gang[1], &[], said(networks[1], &at), long()).unwrap()));
+            meet(&gang[0], &[], said(networks[0], &["127.0.0.1", "172.17.0.1", "10.0.0.1"]), long()).unwrap()
+        });
+        let mut known: Vec<String> = members.addresses.keys().map(IpAddr::to_string).collect();
+        known.sort();
+        known
+    };
+    // A bridge's address is one of each host.
+    assert_eq!(of(["a", "b"]), ["10.0.0.2"]);
+    assert_eq!(of(["a", "a"]), ["10.0.0.2", "127.0.0.1", "172.17.0.1"]);
+}
+
 #[test]
 fn who_listens_at_all_addresses_listens_at_those_of_its_host() {
     let trie = "Local:\n  |-- 10.1.2.3\n  /32 host LOCAL\n  |-- 127.0.0.1\n  /32 host LOCAL\n";
@@ -102,7 +126,7 @@ fn who_listens_at_all_addresses_listens_at_those_of_its_host() {
     let table = |name: &str| Some(if name == "fib_trie" { trie.to_owned() } else { six.to_owned() });
     let of = |at: &[&str], table: &dyn Fn(&str) -> Option<String>| {
         let at = at.iter().map(|at| at.parse().unwrap()).collect();
-        let found = at_each_address(at, table);
+        let found = at_each_address(at, &addresses_of(table));
         let mut found: Vec<String> = found.iter().map(SocketAddr::to_string).collect();
         found.sort();
         found
