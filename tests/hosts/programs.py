@@ -6,7 +6,7 @@
 HOLDFAST: folder with the binary and the library. Hosts are network namespaces (`up` beside it), twice as many as the
 program needs.
 In each round: two images at random moments, kill -9 of all processes of all hosts, and a restart, by turns on the same
-hosts, on the others, which have other addresses, and on the others exchanged. At the end the output must be that of a
+hosts, on the others, which have other addresses, on the others exchanged, and all on one host with an address for each. At the end the output must be that of a
 run without Holdfast. A line for each program and user; exit 1 if one is wrong. Called by `make hosts`, part of
 `make test-full`, as root; a program that is not installed is SKIPPED.
 """
@@ -93,8 +93,10 @@ class Run:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
         self.name = f"hp{os.getpid()}x{random.randrange(1 << 20)}"
         self.count = self.program["hosts"]
-        # Which host is whose.
+        # Which host is whose; and its address.
         self.places = list(range(self.count))
+        self.addresses = [f"10.77.0.{host + 1}" for host in self.places]
+        self.together = self.were_together = False
         self.fronts = []
         for code in [MELT, *CODES.iterdir()]:
             shutil.copy(code, self.folder)
@@ -158,8 +160,26 @@ class Run:
                 words = [f"{self.holdfast}/holdfast", "run", "--name", GANG, "--gang", gang, "--", *words]
             self.begin(member, words, f"out{member}")
 
+    def move(self, places):
+        """Who is to be where. On a host of several each has an address of its own."""
+        for address in self.addresses[1:] if self.together else []:
+            self.address("del", self.places[0], address)
+        self.places, self.were_together = places, self.together
+        self.together = len(set(places)) == 1
+        self.addresses = [f"10.77.0.{place + 1}" for place in places]
+        if self.together:
+            self.addresses[1:] = [f"10.77.0.{100 + member}" for member in range(1, self.count)]
+            for address in self.addresses[1:]:
+                self.address("add", places[0], address)
+
+    def address(self, what, host, address):
+        command = ["ip", "-n", f"{self.name}-{host}", "address", what, f"{address}/24", "dev", "eth0"]
+        subprocess.run(command, check=True)
+
     def restart(self):
         own = [f"{self.holdfast}/holdfast", "restart", "--stdio", "keep", GANG]
+        if self.together or self.were_together:
+            own += [f"--map-host=10.77.0.{member + 1}={address}" for member, address in enumerate(self.addresses)]
         if self.program.get("ssh"):
             hosts = ",".join(f"10.77.0.{place + 1}" for place in self.places)
             self.begin(0, [*own, "--gang", "ssh", "--hosts", hosts], "restart.out")
@@ -259,7 +279,7 @@ def plain(name, user):
 def forms(count):
     """Who is where, restart by restart."""
     same, others = list(range(count)), list(range(count, 2 * count))
-    return [same, others, others[::-1]]
+    return [same, others, others[::-1], [count] * count]
 
 
 def chained(given, name, user):
@@ -279,7 +299,7 @@ def chained(given, name, user):
                 break
             time.sleep(random.uniform(0.0, 0.3))
             run.kill()
-            run.places = forms(run.count)[turn % 3]
+            run.move(forms(run.count)[turn % 4])
             run.restart()
             restarts += 1
         run.wait()

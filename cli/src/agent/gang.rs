@@ -20,7 +20,7 @@ use crate::gang::image::{MemberImage, Remote, digest_of};
 use crate::gang::message::{Failed, FailedKind};
 use crate::gang::round::Round;
 use crate::gang::seat::Seat;
-use crate::gang::ssh::{self, Ssh, Task};
+use crate::gang::ssh::{self, Again, Ssh, Task};
 use crate::gang::takeover::{self, Leads, Parts};
 use crate::gang::waiting::{Meanwhile, Plan};
 use crate::rsh::launchers;
@@ -34,6 +34,7 @@ use holdfast_tiers::redundancy::Protection;
 use holdfast_tiers::{Job, Store};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub fn enter(
     store: &Store,
     job: &Job,
     settings: &Settings,
-    (image, starts): (Option<u64>, bool),
+    (image, starts): (Option<u64>, Option<&[OsString]>),
     (link, signals): (Option<&Link>, &SignalMessages),
 ) -> Result<Option<Membership>, Failure> {
     let Some(place) = &settings.gang else { return Ok(None) };
@@ -68,8 +69,9 @@ pub fn enter(
         launchers::link(&store.job(&place.job_of(0))?)?;
     }
     let started = Started::new()?;
-    if let (Some(added), Some(image), true) = (&added, image, starts) {
-        started.restart(added, (store, place), (image, settings.supervised))?;
+    if let (Some(added), Some(image), Some(options)) = (&added, image, starts) {
+        let (members, supervised) = (place.members, settings.supervised);
+        started.restart(added, (store, place), Again { image, members, supervised, options })?;
     }
     let is_over = || {
         if let Some(why) = started.failed.lock().take() {
@@ -150,12 +152,7 @@ impl Started {
         Ok(Started { all: Mutex::default(), bell, failed: Arc::default() })
     }
 
-    fn restart(
-        &self,
-        added: &Added,
-        of: (&Store, &GangPlace),
-        (image, supervised): (u64, bool),
-    ) -> Result<(), Failure> {
+    fn restart(&self, added: &Added, of: (&Store, &GangPlace), again: Again<'_>) -> Result<(), Failure> {
         for (member, Remote { host, options, .. }) in added.all() {
             let (bell, failed) = (Arc::clone(&self.bell), Arc::clone(&self.failed));
             let ended = move |why: String| {
@@ -163,8 +160,7 @@ impl Started {
                 failed.lock().get_or_insert(why);
                 bell.ring();
             };
-            let task = Task::Restart(image, of.1.members, supervised);
-            self.all.lock().push(ssh::start(of, (member, &host, &options), task, ended)?);
+            self.all.lock().push(ssh::start(of, (member, &host, &options), Task::Restart(&again), ended)?);
         }
         Ok(())
     }

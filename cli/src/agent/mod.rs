@@ -155,11 +155,12 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let listener = listen(&job.socket_path())?;
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
+    let for_others = args.start_members.then(|| args.for_other_members());
     let gang = gang::enter(
         &store,
         &job,
         &recipe.settings,
-        (args.gang_image, args.start_members),
+        (args.gang_image, for_others.as_deref()),
         (link.as_ref(), &messages),
     )?;
     // The job context keeps its own end of the link; the one above only tells of failures.

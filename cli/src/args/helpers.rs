@@ -9,7 +9,8 @@ use clap::Args;
 use holdfast_image::paths::Moved;
 use holdfast_image::streams::Switch;
 use holdfast_process::rebuild::addresses::Pair;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// `holdfast __agent`.
@@ -69,6 +70,26 @@ pub struct AgentArgs {
     /// Started by libholdfast: settings come from HOLDFAST_*, the socket's path goes to standard output.
     #[arg(long)]
     pub attach_env: bool,
+}
+
+impl AgentArgs {
+    /// What `holdfast restart` was told and is meant for each member of a gang, in its words.
+    pub fn for_other_members(&self) -> Vec<OsString> {
+        let mut words = Vec::<OsString>::new();
+        let mut add = |name: &str, value: OsString| words.extend([name.into(), value]);
+        self.map.iter().for_each(|moved| add("--map", moved.to_argument()));
+        for (old, new) in &self.map_host {
+            add("--map-host", format!("{old}={new}").into());
+        }
+        self.accept_replaced.iter().for_each(|path| add("--accept-replaced", path.into()));
+        for entry in &self.env {
+            add("--env", OsStr::from_bytes(entry.as_bytes()).to_owned());
+        }
+        if let Some(signal) = self.signal {
+            add("--signal-on-restart", signal.to_string().into());
+        }
+        words
+    }
 }
 
 /// `holdfast __pages`.

@@ -36,11 +36,24 @@ const WAIT: &str = "60s";
 
 /// What a member is started for.
 #[derive(Clone, Copy, Debug)]
-pub enum Task {
+pub enum Task<'a> {
     /// It is added to a gang that runs, by this start of it.
     Add(u64),
-    /// It goes on from this image of the gang, one of so many members; whether a failure is followed by a restart.
-    Restart(u64, u32, bool),
+    /// It goes on from an image.
+    Restart(&'a Again<'a>),
+}
+
+/// How members are restarted.
+#[derive(Clone, Copy, Debug)]
+pub struct Again<'a> {
+    /// The number of the gang's image.
+    pub image: u64,
+    /// How many members there are.
+    pub members: u32,
+    /// A failure is followed by a restart.
+    pub supervised: bool,
+    /// What `holdfast restart` was told for all members, as its options.
+    pub options: &'a [OsString],
 }
 
 /// One that runs.
@@ -82,7 +95,7 @@ fn command(options: &[String], host: &str, words: &OsStr) -> Result<Command, Fai
 pub fn start(
     (store, place): (&Store, &GangPlace),
     (member, host, options): (u32, &str, &[String]),
-    task: Task,
+    task: Task<'_>,
     ended: impl FnOnce(String) + Send + 'static,
 ) -> Result<Arc<Ssh>, Failure> {
     let job = store.job(&place.job_of(0))?;
@@ -201,7 +214,7 @@ fn said(log: &Path) -> String {
 }
 
 /// What a shell on the other host is given.
-fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<OsString, Failure> {
+fn words(store: &Store, place: &GangPlace, member: u32, task: Task<'_>) -> Result<OsString, Failure> {
     let binary = named_binary()?;
     let root =
         std::path::absolute(store.root()).map_err(|error| Failure::system("the store's path", &error))?;
@@ -220,15 +233,16 @@ fn words(store: &Store, place: &GangPlace, member: u32, task: Task) -> Result<Os
                 ["run", "--name", gang, "--gang", &of, "--gang-start", &start, "--gang-wait", WAIT, "--"];
             words.map(str::to_owned).into()
         }
-        Task::Restart(image, members, supervised) => {
-            let (name, of) = (format!("{gang}@{image}"), format!("{member}/{members}"));
+        Task::Restart(again) => {
+            let (name, of) = (format!("{gang}@{}", again.image), format!("{member}/{}", again.members));
             let words = ["restart", &name, "--gang", &of, "--gang-wait", WAIT];
-            words.into_iter().chain(supervised.then_some("--supervised")).map(str::to_owned).collect()
+            words.into_iter().chain(again.supervised.then_some("--supervised")).map(str::to_owned).collect()
         }
     };
     words.extend(texts.into_iter().map(OsString::from));
-    if matches!(task, Task::Add(_)) {
-        words.extend([binary.into_os_string(), "__rsh-server".into()]);
+    match task {
+        Task::Add(_) => words.extend([binary.into_os_string(), "__rsh-server".into()]),
+        Task::Restart(again) => words.extend_from_slice(again.options),
     }
     let quoted: Vec<Vec<u8>> = words.iter().map(|word| quoted(word.as_bytes())).collect();
     Ok(OsString::from_vec(quoted.join(&b' ')))

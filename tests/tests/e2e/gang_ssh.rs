@@ -114,6 +114,28 @@ fn on_two_hosts(test: impl Fn(&Gang<'_>) -> Result<()>) {
     });
 }
 
+/// What a restart is to do beside, or in another way, it does on all hosts.
+#[test]
+fn options_of_a_restart_are_for_all_members() {
+    on_two_hosts(|gang| {
+        let script = r#"
+            "$H" rsh h1 'trap "echo there" USR1; echo set
+                         while [ ! -e "'"$STAY"'" ]; do sleep 0.05; done'
+            echo over
+        "#;
+        let front = gang.run(&["--gang", "ssh"], script)?;
+        gang.until_says("set")?;
+        gang.checkpoint(1)?;
+        gang.kill(front)?;
+        let front = gang.restart(GANG, &["--signal-on-restart", "USR1"])?;
+        gang.until_says("there")?;
+        gang.bed.may_end()?;
+        gang.ends(front, 0)?;
+        ensure!(gang.bed.text("out") == "set\nthere\nover\n", "{}", gang.said());
+        Ok(())
+    });
+}
+
 /// What goes there and comes back through standard streams is whole and in order, whenever all are killed.
 #[test]
 fn a_command_on_another_host_goes_on_after_a_restart() {
