@@ -29,7 +29,7 @@ bench-veloc: build ## our library beside VELOC's own (VELOC=PREFIX): blocked by 
 
 .PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-rollback
-.PHONY: bench-gang bench-protect bench-tiers bench-tree bench-planner bench-policy
+.PHONY: bench-gang bench-protect bench-reed-solomon bench-scr bench-tiers bench-tree bench-planner bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -230,6 +230,12 @@ bench-gang: build ## stops of a gang beside those of one job, and what its leade
 
 bench-protect: build ## parity between hosts and rebuilds beside memcpy, link and model; root (< 10 minutes, 4 GB)
 	@/usr/bin/python3 benches/protect.py
+
+bench-scr: build ## the same beside SCR's redset (SCR=FOLDER of its sources), by turns; root (< 10 minutes, 4 GB)
+	@/usr/bin/python3 benches/scr.py
+
+bench-reed-solomon: ## Reed-Solomon by the crate that is used, beside ISA-L and memcpy (< 5 minutes; libisal-dev)
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench reed_solomon
 
 bench-planner: ## the tables of multi-level checkpoint plans (Sato), beside what is printed there (seconds)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench planner

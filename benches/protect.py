@@ -9,11 +9,14 @@ asked for is 1.3 times that.
   rebuild  the same gang after one host has lost all, or as many as are covered: from the meeting to the last file
   mem      memcpy on as many processors as there are hosts, at the same time, measured in the same run
   net      TCP from each host to the next one, all at the same time, as the links carry it, measured in the same run
-  time     of a program that computes and writes memory, with a checkpoint every few seconds, with and without --protect
+  time     of a program that computes and writes memory, with a checkpoint every few seconds, with and without
+           --protect: the same work by turns; once with all processors for the members, and once with them on half of
+           them, so that the others are free. Beside it the processor time of all but the programs, and the least that
+           encoding adds where no processor is idle: that time, spread over all processors
 
-Environment, all optional: MIB=128 of each member, PROTECT="partner xor=4 rs=2+2 rs=4+2", RATES="0 1000" (Mbit/s of each
-link; 0: without a bound), RUNS=3, SECONDS=40 and EVERY=10 of `time` (0: not measured). Run it on a machine that does
-nothing else.
+Environment, all optional: MIB=128 of each member, PROTECT="partner xor=4 rs=2+2 rs=4+2", RATES="0 1000" (Mbit/s of
+each link, both ways; 0: without a bound), RUNS=3, SECONDS=40 and EVERY=10 of `time` (0: not measured) and
+TIME="partner" of which protections. Run it on a machine that does nothing else, or under `chrt -r 1`, but for `time`.
 """
 
 import json
@@ -34,6 +37,7 @@ RATES = list(map(int, os.environ.get("RATES", "0 1000").split()))
 RUNS = int(os.environ.get("RUNS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "40"))
 EVERY = float(os.environ.get("EVERY", "10"))
+TIME = os.environ.get("TIME", "partner").split()
 HOSTS = os.path.join(kit.ROOT, "tests/hosts")
 PATIENCE_S = 300
 NAME = "sim"
@@ -57,11 +61,28 @@ class Hosts:
         self.name, self.count = f"prot{os.getpid()}", count
         subprocess.run([f"{HOSTS}/up", self.name, str(count)], check=True)
         for host in range(count if rate else 0):
-            subprocess.run(["ip", "netns", "exec", f"{self.name}-{host}", "tc", "qdisc", "add", "dev", "eth0", "root",
-                            "tbf", "rate", f"{rate}mbit", "burst", "1mb", "latency", "50ms"], check=True)
+            self.bound(f"{self.name}-{host}", "eth0", rate)
+            self.bound(f"{self.name}-net", f"to{host}", rate)
+
+    def bound(self, namespace, device, rate):
+        """What goes out of a device is bounded: of eth0 what a host sends, of the other end what it gets."""
+        subprocess.run(["ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, "root",
+                        "tbf", "rate", f"{rate}mbit", "burst", "1mb", "latency", "50ms"], check=True)
 
     def words(self, host, words):
         return [f"{HOSTS}/at", self.name, str(host), *words]
+
+    def pids(self):
+        """Of processes on the hosts; no command is started for that, as Holdfast looks at who starts what."""
+        spaces = {os.stat(f"/run/netns/{self.name}-{host}").st_ino for host in range(self.count)}
+        found = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                if os.stat(f"/proc/{pid}/ns/net").st_ino in spaces:
+                    found.append(pid)
+            except OSError:
+                pass  # it is gone
+        return found
 
     def down(self):
         subprocess.run([f"{HOSTS}/down", self.name], check=False)
@@ -119,7 +140,7 @@ class Gang:
         bench.count += 1
         options = ["--gang-folder", self.folder, "--keep", "2"]
         options += ["--protect", protect] if protect else []
-        options += ["--every", f"{every}s"] if every else []
+        options += ["--every", f"{every:g}s"] if every else []
         self.fronts = [self.begin(member, ["run", "--name", NAME, *self.place(member), *options, "--", *words])
                        for member in range(hosts.count)]
         for member in range(hosts.count):
@@ -197,15 +218,22 @@ class Gang:
             lens.append(sum(file["len"] for file in member["files"]))
         return max(times), max(lens)
 
+    def overhead(self, program):
+        """Seconds of processor time of all that runs on the hosts, but for this program."""
+        ticks = 0
+        for pid in self.hosts.pids():
+            name, _, rest = self.text(f"/proc/{pid}/stat").rpartition(")")
+            if rest and not name.endswith(f"({os.path.basename(program)}"):
+                ticks += sum(map(int, rest.split()[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def kill(self):
         """Everything of it ends."""
-        for host in range(self.hosts.count):
-            pids = subprocess.run(["ip", "netns", "pids", f"{self.hosts.name}-{host}"], text=True, capture_output=True)
-            for pid in map(int, pids.stdout.split()):
-                try:
-                    os.kill(pid, 9)
-                except ProcessLookupError:
-                    pass
+        for pid in self.hosts.pids():
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                pass
         for front in self.fronts:
             front.wait()
 
@@ -259,16 +287,45 @@ def row(bench, programs, protect, rate):
     return [cells("encode", taken, model), cells("rebuild", again, model + stream / net)]
 
 
-def run_times(bench, programs, protect, hosts):
-    """Seconds of the program."""
-    gang = Gang(bench, hosts, protect, [programs["worker"], str(MIB), str(SECONDS)], EVERY)
+def run_times(bench, programs, protect, hosts, pin, rounds):
+    """Seconds of the slowest program, those of processor time beside it, images, and the rounds of each."""
+    words = [*pin, programs["worker"], str(MIB), str(SECONDS), *([str(rounds)] if rounds else [])]
+    gang = Gang(bench, hosts, protect, words, EVERY)
     try:
+        begun = gang.overhead(programs["worker"])
         gang.say(b"\n")
-        done = [gang.wait_line(member, "done") for member in range(hosts.count)]
-        images = len([name for name in os.listdir(os.path.join(gang.folder, NAME)) if name.startswith("gang-")])
-        return max(float(line.split()[1]) for line in done), images
+        done = [gang.wait_line(member, "done").split() for member in range(hosts.count)]
+        beside = gang.overhead(programs["worker"]) - begun
+        images = max(int(name.split("-")[1]) for name in os.listdir(os.path.join(gang.folder, NAME))
+                     if re.fullmatch(r"gang-\d+", name))
+        return max(float(line[1]) for line in done), beside, images, min(int(line[3]) for line in done)
     finally:
         gang.end()
+
+
+def times(bench, programs, protect, is_pinned):
+    """A row: the same work with and without, by turns."""
+    all_of_them = sorted(os.sched_getaffinity(0))
+    some = all_of_them[:max(1, len(all_of_them) // 2)] if is_pinned else all_of_them
+    pin = ["taskset", "-c", ",".join(map(str, some))]
+    hosts = Hosts(members_of(protect)[0], 0)
+    pairs = []
+    try:
+        rounds = run_times(bench, programs, None, hosts, pin, None)[3]
+        for _ in range(RUNS):
+            pairs.append([run_times(bench, programs, kind, hosts, pin, rounds) for kind in (None, protect)])
+            kit.note(f"{protect} on {len(some)}: {pairs[-1]}, load {os.getloadavg()[0]:.1f}")
+    finally:
+        hosts.down()
+    plain, guarded = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
+    more = [pair[1][0] / pair[0][0] - 1 for pair in pairs]
+    processor = statistics.median(pair[1][1] - pair[0][1] for pair in pairs)
+    images = statistics.median(pair[1][2] for pair in pairs)
+    encoded = images * hosts.count * MIB * kit.MIB
+    least = processor / len(all_of_them) / plain
+    return [protect, f"{hosts.count} on {len(some)} of {len(all_of_them)}", f"{plain:.2f}", f"{guarded:.2f}",
+            f"{statistics.median(more) * 100:.1f} % ({min(more) * 100:.1f} to {max(more) * 100:.1f})", f"{images:g}",
+            f"{processor:.2f}", f"{processor / encoded * 1e9:.2f}", "-" if is_pinned else f"{least * 100:.1f} %"]
 
 
 def main():
@@ -288,16 +345,10 @@ def main():
     head = ["--protect", "what", "links", "mem GB/s", "net MB/s", "stream MB", "s", "MB/s", "model s", "of it"]
     kit.table(head, rows)
     if SECONDS:
-        hosts = Hosts(2, 0)
-        try:
-            times = [(run_times(bench, programs, None, hosts), run_times(bench, programs, "partner", hosts))
-                     for _ in range(RUNS)]
-        finally:
-            hosts.down()
-        plain, guarded = (statistics.median(one[side][0] for one in times) for side in (0, 1))
-        print(f"\n### Run time of a program, two hosts, {MIB} MiB written, a checkpoint every {EVERY:g} s\n")
-        kit.table(["without --protect, s", "partner, s", "more", "images", "asked"],
-                  [[f"{plain:.2f}", f"{guarded:.2f}", f"{(guarded / plain - 1) * 100:.1f} %", times[0][1][1], "2 %"]])
+        print(f"\n### Run time of a program, {MIB} MiB written by each member, a checkpoint every {EVERY:g} s\n")
+        kit.table(["--protect", "members, processors", "without, s", "with, s", "more, by turns", "images",
+                   "processor s more", "s for each GB", "least"],
+                  [times(bench, programs, protect, is_pinned) for protect in TIME for is_pinned in (False, True)])
     print(f"\n{kit.machine(bench, load)}")
 
 

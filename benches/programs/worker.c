@@ -1,9 +1,9 @@
 /* A program that computes and writes memory, for measurements of what checkpoints take of its time. Run by
  * benches/protect.py.
  *
- * `worker MIB SECONDS`. Each round writes a word of every page of MIB of noise and computes in between; a first pass
- * finds how many rounds take SECONDS. Prints `ready`; after a line on standard input it does so many rounds, and prints
- * `done SECONDS`. */
+ * `worker MIB SECONDS [ROUNDS]`. Each round writes a word of every page of MIB of noise and computes in between;
+ * without ROUNDS a first pass finds how many take SECONDS. Prints `ready`; after a line on standard input it does so
+ * many rounds, prints `done SECONDS of ROUNDS rounds`, and waits for the end. */
 #include "common.h"
 
 #include <sys/mman.h>
@@ -41,13 +41,19 @@ int main(int count, char **words)
     for (size_t word = 0; word < len / 8; word++) ((uint64_t *)heap)[word] = mix(word);
     double begun = now();
     uint64_t rounds = 0;
-    while (now() - begun < 3) turn(rounds++);
-    rounds = (uint64_t)((double)rounds / (now() - begun) * seconds);
+    if (count > 3) {
+        rounds = strtoull(words[3], NULL, 10);
+    } else {
+        while (now() - begun < 3) turn(rounds++);
+        rounds = (uint64_t)((double)rounds / (now() - begun) * seconds);
+    }
     printf("ready\n");
     fflush(stdout);
     if (getchar() == EOF) return 1;
     begun = now();
     for (uint64_t round = 0; round < rounds; round++) turn(round);
     printf("done %.4f of %llu rounds\n", now() - begun, (unsigned long long)rounds);
+    fflush(stdout);
+    while (getchar() != EOF) continue;
     return 0;
 }
