@@ -296,8 +296,8 @@ def run_times(bench, programs, protect, hosts, pin, rounds):
         gang.say(b"\n")
         done = [gang.wait_line(member, "done").split() for member in range(hosts.count)]
         beside = gang.overhead(programs["worker"]) - begun
-        images = max(int(name.split("-")[1]) for name in os.listdir(os.path.join(gang.folder, NAME))
-                     if re.fullmatch(r"gang-\d+", name))
+        names = os.listdir(os.path.join(gang.folder, NAME))
+        images = max((int(name[5:]) for name in names if re.fullmatch(r"gang-\d+", name)), default=0)
         return max(float(line[1]) for line in done), beside, images, min(int(line[3]) for line in done)
     finally:
         gang.end()
